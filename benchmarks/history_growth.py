@@ -21,20 +21,20 @@ import shutil
 import statistics
 import tempfile
 import time
-from pathlib import Path
 
 import polars as pl
 from measurements import (
     Figures,
+    add_run_alone_arguments,
     add_write_arguments,
     as_markdown,
     as_text,
     describe_machine,
+    median_and_range,
     parse_arguments,
     process_memory_and_cpu,
     publish,
     run_alone,
-    spread,
 )
 from workloads.long_history import FIRST_TASK, RUN, build
 
@@ -160,8 +160,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5, help="processes that ask each question")
     parser.add_argument("--store", help="folder of the history, which is written if missing")
     add_write_arguments(parser)
-    parser.add_argument("--contender", help=argparse.SUPPRESS)
-    parser.add_argument("--figures", type=Path, help=argparse.SUPPRESS)
+    add_run_alone_arguments(parser)
     given = parse_arguments(parser)
     if given.contender:
         given.figures.write_text(json.dumps(ask(given.contender, given.store)))
@@ -210,8 +209,8 @@ def _answers(answers: dict[str, list[Figures]], runs: int) -> list[list[str]]:
     return [head] + [
         [
             TITLES[name],
-            _range([one["seconds"] for one in found], 2),
-            _range([one["cpu_seconds_asking"] for one in found], 2),
+            median_and_range([one["seconds"] for one in found], 2),
+            median_and_range([one["cpu_seconds_asking"] for one in found], 2),
             f"{max(one['peak_bytes'] for one in found) / 1e6:,.0f}",
             f"{found[0]['answer']:,.0f}",
         ]
@@ -224,17 +223,12 @@ def _growth(around: dict[int, list[Figures]]) -> list[list[str]]:
     return [["iterations stored", title, "opening the run, ms", "ledger lines"]] + [
         [
             f"{iterations:,}",
-            _range([one["bookkeeping"] * 1e3 for one in found], 1),
+            median_and_range([one["bookkeeping"] * 1e3 for one in found], 1),
             f"{statistics.median(one['opening'] * 1e3 for one in found):.1f}",
             f"{found[0]['entries']:,.0f}",
         ]
         for iterations, found in around.items()
     ]
-
-
-def _range(values: list[float], digits: int) -> str:
-    one = spread(values)
-    return f"{one.median:.{digits}f} ({one.least:.{digits}f} to {one.most:.{digits}f})"
 
 
 def _runs(count: int) -> str:

@@ -30,15 +30,16 @@ from pathlib import Path
 
 from measurements import (
     Figures,
+    add_run_alone_arguments,
     add_write_arguments,
     as_markdown,
     as_text,
     describe_machine,
+    median_and_range,
     parse_arguments,
     process_memory_and_cpu,
     publish,
     run_alone,
-    spread,
 )
 
 from erl_pipeline.config.loading import load_config
@@ -189,10 +190,7 @@ def result_table(figures: dict[int, list[Figures]]) -> list[list[str]]:
 
 
 def _cells(short: list[Figures], long: list[Figures], figure: str, factor: float, digits: int) -> list[str]:
-    told = []
-    for found in (short, long):
-        one = spread([run[figure] * factor for run in found])
-        told.append(f"{one.median:.{digits}f} ({one.least:.{digits}f} to {one.most:.{digits}f})")
+    told = [median_and_range([run[figure] * factor for run in found], digits) for found in (short, long)]
     ratio = statistics.median(run[figure] for run in long) / statistics.median(run[figure] for run in short)
     return [*told, f"{ratio:.2f}"]
 
@@ -204,8 +202,7 @@ def main() -> None:
     parser.add_argument("--prefect", action="store_true", help="measure the command with Prefect")
     parser.add_argument("--store", type=Path, help="folder of the runs, which are trained if missing")
     add_write_arguments(parser)
-    parser.add_argument("--contender", help=argparse.SUPPRESS)
-    parser.add_argument("--figures", type=Path, help=argparse.SUPPRESS)
+    add_run_alone_arguments(parser)
     given = parse_arguments(parser)
     os.environ["OMP_NUM_THREADS"] = "1"
     if given.contender:

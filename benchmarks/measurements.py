@@ -49,17 +49,9 @@ class Column:
     factor: float = 1.0
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Median and range of one figure over the runs."""
-
-    median: float
-    least: float
-    most: float
-
-
-def spread(values: Sequence[float]) -> Spread:
-    return Spread(statistics.median(values), min(values), max(values))
+def median_and_range(values: Sequence[float], digits: int) -> str:
+    """One figure over the runs, as a cell of a table."""
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
 def median_ratio(runs: Mapping[str, Sequence[Figures]], figure: str, ours: str, other: str) -> float:
@@ -74,14 +66,15 @@ def argument_parser(docstring: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=docstring.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    add_common_arguments(parser)
-    return parser
-
-
-def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=int, default=5, help="runs of each contender")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads of torch")
     add_write_arguments(parser)
+    add_run_alone_arguments(parser)
+    return parser
+
+
+def add_run_alone_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `run_alone` gives to the process that it starts."""
     parser.add_argument("--contender", help=argparse.SUPPRESS)
     parser.add_argument("--figures", type=Path, help=argparse.SUPPRESS)
 
@@ -271,9 +264,8 @@ def table(
             if any(column.figure not in one for one in figures):
                 cells.append("")
                 continue
-            one = spread([figure[column.figure] * column.factor for figure in figures])
-            digits = column.digits
-            cells.append(f"{one.median:.{digits}f} ({one.least:.{digits}f} to {one.most:.{digits}f})")
+            values = [figure[column.figure] * column.factor for figure in figures]
+            cells.append(median_and_range(values, column.digits))
         cells.append("" if name == ours else f"{median_ratio(runs, ratio_of.figure, ours, name):.2f}")
         rows.append(cells)
     return rows

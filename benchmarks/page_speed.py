@@ -25,6 +25,7 @@ import numpy as np
 from measurements import (
     Figures,
     ResidentMemory,
+    add_run_alone_arguments,
     add_write_arguments,
     as_markdown,
     as_text,
@@ -130,8 +131,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=100, help="of each kind, after the first")
     parser.add_argument("--only", default="", help="measure only kinds of pages whose title contains this")
     add_write_arguments(parser)
-    parser.add_argument("--contender", choices=PARTS, help=argparse.SUPPRESS)
-    parser.add_argument("--figures", type=Path, help=argparse.SUPPRESS)
+    add_run_alone_arguments(parser)
     given = parse_arguments(parser)
     if given.contender:
         store = str(given.folder / given.contender / "store")

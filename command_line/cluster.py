@@ -135,8 +135,3 @@ def trainer_node(address: Where) -> None:
 
 app = typer.Typer(help="The machines that a run is computed on.", no_args_is_help=True)
 app.command("doctor")(doctor)
-
-
-@app.callback()
-def _group() -> None:
-    """Makes a group of a single command."""

@@ -16,11 +16,6 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="Trajectories, in .pa
 Name = Annotated[str, typer.Option(metavar="NAME", help="Name of the run that will hold them.")]
 
 
-@app.callback()
-def _group() -> None:
-    """Bring in what was made elsewhere."""
-
-
 @app.command()
 def trajectories(
     file: File,

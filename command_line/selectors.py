@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, InputError
-from storage.lineage.graph import reachable
+from storage.lineage.graph import manifests_of
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore
 
@@ -111,8 +111,6 @@ def the_one(found: Sequence[str], identifier: str, what: str, how_to_find: str) 
     return found[0]
 
 
-def manifests_of(store: ArtifactStore, run: str | None) -> list[Manifest]:
+def manifests_of_run(store: ArtifactStore, run: str | None) -> list[Manifest]:
     """The artifacts of a run and all that they were made from, or all of the store for None."""
-    if run is None:
-        return list(store.list())
-    return reachable(store, [entry.artifact_id for entry in RunStore(store.uri).open(run).stages()])
+    return manifests_of(store, None if run is None else RunStore(store.uri).open(run))

@@ -154,9 +154,7 @@ class ProcessPool:
         (self._folder / "stop").unlink(missing_ok=True)  # of an earlier process
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for place in self._places.workers:
             place.close()
         for name, value in self._before.items():

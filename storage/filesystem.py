@@ -206,6 +206,15 @@ def free_bytes(root: StoreRoot) -> int | None:
     return shutil.disk_usage(existing_folder(Path(root.path))).free if root.local else None
 
 
+def size_and_time(path: str | Path) -> tuple[int, int] | None:
+    """Size and time of the last change of a local file; None if it is missing."""
+    try:
+        found = os.stat(path)  # takes a third of the time of `Path.stat`; a page checks thousands
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
 def sha256_file(path: Path) -> str:
     """Hex SHA-256 of a local file."""
     with path.open("rb") as file:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 REPLACED_TEXTS = "replaced_texts"
@@ -95,3 +95,8 @@ def _whole(text: str) -> int:
 def counted(number: int, one: str, many: str = "") -> str:
     """A number with its word: `1 row`, `1,200 rows`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def listed(names: Sequence[str], word: str = "and") -> str:
+    """Names in a sentence: `a`, `a and b`, `a, b and c`."""
+    return f" {word} ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from command_line.compare.processes import do_tasks
 from erl_pipeline.comparison import runs as trainings
@@ -29,6 +30,7 @@ from storage.errors import InputError, Interrupted
 from storage.runs.split_openings import SplitUse, open_test_split, opened_before, openings
 from storage.texts import counted
 
+T = TypeVar("T")
 Curves = dict[str, dict[int, list[CurvePoint]]]
 
 _LONGEST_TRIAL, _LONGEST_RUN = 4, 10
@@ -70,8 +72,7 @@ class Rounds:
         self._make_starts(self.design.runs)
         self._complete([self._task(run, run.iterations) for run in self.design.runs], count=True)
         if not self.curves:
-            reasons = "; ".join(f"{each.run}: {each.message}" for each in self.failures.values())
-            raise InputError(f"no run succeeded: {reasons}")
+            raise InputError(f"no run succeeded: {self._reasons()}")
         # Where all runs were finished already, perhaps by an earlier version, none has recorded it.
         open_test_split(self.store_uri, self.split)
         budgets = find_budgets(
@@ -80,13 +81,15 @@ class Rounds:
         )
         while longer := self._too_short(budgets):
             self._complete(longer)
-        outcomes = self._outcomes()
+        outcomes: dict[str, dict[int, Outcomes]] = self._of_each(
+            lambda run: trainings.read_outcomes(run, self.store_uri)
+        )
         early = self._end_early(budgets.generated_tokens, outcomes)
         return make_result(
             self.design,
             budgets,
             self.curves,
-            self._training(),
+            self._of_each(lambda run: trainings.read_training(run, self.store_uri, run.iterations)),
             outcomes,
             tuple(self.failures.values()),
             SplitHistory(self.split, tuple(opened_before(openings(self.store_uri), self.split))),
@@ -119,7 +122,11 @@ class Rounds:
     def _try(self, tasks: Sequence[trainings.TrainingTask], count: bool = False) -> dict[str, Curve]:
         """Train trials to their numbers of iterations; run name -> its curve on held-out tasks."""
         self._do(tasks, count)
-        self._refuse_failed_trials()
+        if self.failures:
+            raise InputError(
+                f"trials of the search failed, so nothing is evaluated on test tasks: {self._reasons()}. Run "
+                "the same command to try again, or search other values"
+            )
         runs = [task.run for task in tasks]
         return {run.config.name: trainings.read_held_out_curve(run, self.store_uri) for run in runs}
 
@@ -135,13 +142,8 @@ class Rounds:
                 longer.append(self._task(run, most, on_test=False))
         return longer
 
-    def _refuse_failed_trials(self) -> None:
-        if self.failures:
-            reasons = "; ".join(f"{each.run}: {each.message}" for each in self.failures.values())
-            raise InputError(
-                f"trials of the search failed, so nothing is evaluated on test tasks: {reasons}. Run the "
-                "same command to try again, or search other values"
-            )
+    def _reasons(self) -> str:
+        return "; ".join(f"{each.run}: {each.message}" for each in self.failures.values())
 
     def _make_starts(self, runs: Sequence[ComparedRun]) -> None:
         """Make each first checkpoint once, before several runs need it at the same time."""
@@ -232,19 +234,7 @@ class Rounds:
         if not self.curves.get(run.arm, True):
             del self.curves[run.arm]
 
-    def _outcomes(self) -> dict[str, dict[int, Outcomes]]:
+    def _of_each(self, read: Callable[[ComparedRun], T]) -> dict[str, dict[int, T]]:
+        """Arm -> seed -> what is read of the run; of those that have a curve."""
         runs = {(run.arm, run.seed): run for run in self.design.runs}
-        return {
-            arm: {seed: trainings.read_outcomes(runs[arm, seed], self.store_uri) for seed in seeds}
-            for arm, seeds in self.curves.items()
-        }
-
-    def _training(self) -> dict[str, dict[int, trainings.TrainingFigures]]:
-        runs = {(run.arm, run.seed): run for run in self.design.runs}
-        return {
-            arm: {
-                seed: trainings.read_training(runs[arm, seed], self.store_uri, runs[arm, seed].iterations)
-                for seed in seeds
-            }
-            for arm, seeds in self.curves.items()
-        }
+        return {arm: {seed: read(runs[arm, seed]) for seed in seeds} for arm, seeds in self.curves.items()}

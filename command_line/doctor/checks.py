@@ -1,7 +1,6 @@
 """What `erl-pipeline doctor` finds, and its checks of Python, the packages and the store."""
 
 import fcntl
-import importlib.metadata
 import json
 import os
 import platform
@@ -18,6 +17,7 @@ from typing import Literal
 from packaging.requirements import Requirement
 
 from command_line.output import bytes_text
+from storage.artifacts.manifest import installed_versions
 from storage.errors import InputError, StoreError, store_errors
 from storage.filesystem import StoreRoot, existing_folder, open_root, read_bytes, write_new
 from storage.runs.run import RunStore
@@ -62,17 +62,6 @@ print(json.dumps({"python": platform.python_version(), "versions": versions}))
 """
 
 
-def own_versions(names: Sequence[str]) -> dict[str, str]:
-    """Versions of those of the named distributions that are installed in this program's environment."""
-    versions = {}
-    for name in names:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
-
-
 def versions_of(executable: str) -> dict[str, str]:
     """Versions of what the vLLM engine needs, in the environment of another Python interpreter.
 
@@ -107,7 +96,7 @@ def check_required_packages(requirements: Sequence[str]) -> Finding:
         for requirement in wanted
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
     ]
-    versions = own_versions([requirement.name for requirement in needed])
+    versions = installed_versions([requirement.name for requirement in needed])
     wrong = [
         f"{requirement.name} {versions.get(requirement.name, 'is missing')} (needed: {requirement})"
         for requirement in needed

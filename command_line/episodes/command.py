@@ -97,11 +97,11 @@ def show(
         trajectory_paths,
     )
     from command_line.episodes.text import print_episode
-    from command_line.selectors import manifests_of
+    from command_line.selectors import manifests_of_run
     from storage.artifacts.store import ArtifactStore
 
     artifacts = ArtifactStore(store)
-    manifests = manifests_of(artifacts, run)
+    manifests = manifests_of_run(artifacts, run)
     rows, holder = find_episode(trajectory_paths(artifacts, manifests), episode)
     training = episode_training(artifacts, manifests, rows[0]["episode_id"])
     memory = memory_texts(artifacts, rows)

@@ -15,7 +15,7 @@ import typer
 from command_line.env.playing import ready_environment
 from command_line.episodes.rows import agent_calls, find_episode, trajectory_paths
 from command_line.output import counted, print_json, print_line
-from command_line.selectors import manifests_of
+from command_line.selectors import manifests_of_run
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.engines.interface import Generation
@@ -86,7 +86,7 @@ def replay_episode(identifier: str, run: str | None, store: str, as_json: bool) 
         typer.Exit: with status 1, where it ends otherwise.
     """
     artifacts = ArtifactStore(store)
-    rows, holder = find_episode(trajectory_paths(artifacts, manifests_of(artifacts, run)), identifier)
+    rows, holder = find_episode(trajectory_paths(artifacts, manifests_of_run(artifacts, run)), identifier)
     episode_id = rows[0]["episode_id"]
     artifact = artifacts.open(holder.artifact_id)
     calls = agent_calls(artifacts, holder, rows)

@@ -10,7 +10,7 @@ import typer
 from command_line.lineage.reach import SHORT, print_first
 from command_line.options import iteration_span
 from command_line.output import counted, print_json, print_line
-from command_line.selectors import beyond_end, manifests_of
+from command_line.selectors import beyond_end, manifests_of_run
 from erl_pipeline.evaluation.samples import SampleCount, count_samples
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
@@ -67,7 +67,7 @@ def show_made_by(code_version: str, run: str | None, limit: int, store: str, jso
 
 def _open(store_uri: str, run_name: str | None) -> tuple[LineageRows, ArtifactGraph]:
     store = ArtifactStore(store_uri)
-    manifests = manifests_of(store, run_name)
+    manifests = manifests_of_run(store, run_name)
     return LineageRows(store, manifests), ArtifactGraph(manifests)
 
 

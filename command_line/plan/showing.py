@@ -9,6 +9,7 @@ from command_line.output import bytes_text, counted, print_json, print_line, pri
 from command_line.plan.making import ShownPlan
 from erl_pipeline.plan.forecast import Cost, Forecast, iterations_text
 from erl_pipeline.runs.store_lookups import MEASURED
+from storage.texts import listed
 
 
 def show_plan(shown: ShownPlan, json: bool) -> None:
@@ -94,13 +95,9 @@ def _measured_in(shown: ShownPlan) -> str:
     for each in shown.measured:
         text = f"run {each.run}"
         if each.run != shown.run:
-            text += f" (same {_listed(each.alike or ('model',))})"
-        runs.append(text + (f" for {_listed(each.stages)}" if several else ""))
+            text += f" (same {listed(each.alike or ('model',))})"
+        runs.append(text + (f" for {listed(each.stages)}" if several else ""))
     return "; ".join(runs)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def disk_lines(shown: ShownPlan) -> list[str]:

@@ -1,7 +1,6 @@
 """Training a run in the foreground, what is said about it before, and the table and commands at its end."""
 
 import importlib.util
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,7 +23,7 @@ from erl_pipeline.runs.state import completed_iterations, latest_checkpoint, ren
 from erl_pipeline.runs.store_lookups import StoreLookups
 from erl_pipeline.runs.train import train as train_opened
 from erl_pipeline.views.report.tables import MOST_ROWS, iteration_table
-from storage.artifacts.manifest import code_version
+from storage.artifacts.manifest import code_version, git_output
 from storage.artifacts.store import ArtifactStore
 from storage.errors import RunBusy, StoreError, disk_errors
 from storage.lineage.graph import current_entries
@@ -263,13 +262,4 @@ def _has_changes(package: str) -> bool:
         return False
     origin = Path(spec.origin)
     place = origin if spec.submodule_search_locations is None else origin.parent
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(origin.parent), "status", "--porcelain", "--", str(place)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    except FileNotFoundError:
-        return False
-    return done.returncode == 0 and bool(done.stdout.strip())
+    return bool(git_output(origin.parent, "status", "--porcelain", "--", str(place)))

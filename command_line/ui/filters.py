@@ -93,7 +93,7 @@ class Filter:
         asked = self.asked.strip()
         operator = next((each for each in _OPERATORS if asked.startswith(each)), "")
         low, dots, high = asked.removeprefix(operator).partition("..")
-        bounds = [_finite(end) for end in ((low, high) if dots else (low,))]
+        bounds = [finite(end) for end in ((low, high) if dots else (low,))]
         if None in bounds or (operator and dots):
             raise AddressError(
                 f"{self.column}={self.asked}: give a number, such as 0.5, >0.5, <=0.5, or a range, 0.1..0.5."
@@ -120,7 +120,8 @@ def read_filters(given: Iterable[tuple[str, str]]) -> list[Filter]:
     return [Filter(name, value) for name, value in given if name in FILTERS and value != ""]
 
 
-def _finite(text: str) -> float | None:
+def finite(text: str) -> float | None:
+    """The number in a text; None for anything else, and for one that is not finite."""
     try:
         value = float(text)
     except ValueError:

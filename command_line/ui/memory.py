@@ -3,7 +3,6 @@ points in a plane, near each other if their situations are similar."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,7 +13,7 @@ import polars as pl
 
 from command_line.memory.run import RunMemory
 from command_line.ui.cached import Sealed
-from command_line.ui.filters import AddressError
+from command_line.ui.filters import AddressError, finite
 from command_line.ui.rows import PAGE_ROWS, RowPage, page_count, require_few
 from storage.artifacts.recipe import digest
 from storage.memory.chain import held_rows
@@ -153,16 +152,10 @@ COLOURS: dict[Colour, str] = {"credit": "credit", "iteration": "iteration"}
 
 
 @dataclass(frozen=True)
-class MemoryMap:
-    """The map of a memory version.
-
-    `points` are its points, [entry, 2]; `places` are the places of their entries in `HeldRows.rows`; `shares`
-    are the shares of the vectors' variance along the two axes.
-    """
+class MemoryMap(Projection):
+    """The map of a memory version; `places` are the places of its points' entries in `HeldRows.rows`."""
 
     places: Places
-    points: npt.NDArray[np.float64]
-    shares: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -182,7 +175,7 @@ def _map(held: HeldRows) -> MemoryMap:
     shown = min(count, MOST_POINTS)
     places = np.arange(shown, dtype=np.int64) * count // max(1, shown)
     found = project(held.files.vectors(held.numbers[places]))
-    return MemoryMap(places, found.points, found.shares)
+    return MemoryMap(found.points, found.shares, places)
 
 
 def places_within(drawn: MemoryMap, across: Span | None, up: Span | None) -> Places:
@@ -202,10 +195,7 @@ def read_span(name: str, text: str) -> Span | None:
     if not text:
         return None
     first, _, last = text.partition("..")
-    try:
-        low, high = float(first), float(last)
-    except ValueError:
-        low = high = math.nan
-    if not (math.isfinite(low) and math.isfinite(high)):
+    low, high = finite(first), finite(last)
+    if low is None or high is None:
         raise AddressError(f"{name}={text}: give a range on the map, such as -0.2..0.4.")
     return Span(min(low, high), max(low, high))

@@ -93,8 +93,8 @@ def sequence_files(
     stored: Stored, run: RunView, span: tuple[int, int], *, held_out: bool = False
 ) -> list[Path]:
     """Like `row_files`, with the files of further sequences of agents' attempts."""
-    holders = map(stored.artifacts.open_found, _holders(stored, run, span, held_out=held_out))
-    return [path for each in holders for path in each.rows_paths(TRAJECTORIES.name)]
+    holders = _holders(stored, run, span, held_out=held_out)
+    return stored.artifacts.rows_paths(holders, TRAJECTORIES.name)
 
 
 def _holders(

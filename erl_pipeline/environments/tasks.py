@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.environments.interface import KeptSplit, Split
 from storage.errors import ConfigError, InputError
 
@@ -47,6 +48,12 @@ def in_random_order(items: Iterable[Item], place: Callable[[Item], str], seed: s
     drawn = sorted(items, key=place)
     random.Random(seed).shuffle(drawn)
     return drawn
+
+
+def files_in(settings: PluginSettings, *names: str) -> dict[str, Path]:
+    """The files that these settings name; those that are not given are left out."""
+    given = {name: getattr(settings, name) for name in names}
+    return {name: Path(path) for name, path in given.items() if path is not None}
 
 
 def file_text(path: Path, what: str) -> str:

@@ -27,6 +27,11 @@ _LONGEST_TRACE = 8_000
 """Characters of an attempt that a reflection is shown: the first half and the last half of so many."""
 
 
+Opening = Callable[[str, str], Sequence[Message] | Awaitable[Sequence[Message]]]
+"""Makes the prompt of an attempt from the environment's instructions and first observation. It is awaited
+where it asks memory first."""
+
+
 @dataclass(frozen=True)
 class AgentAttempt:
     """What an agent played. Either `result` or `failure` is None.
@@ -46,10 +51,7 @@ class AgentAttempt:
 
 
 async def play_agent(
-    context: EpisodeContext,
-    gateway: Gateway,
-    place: TurnKey,
-    opening: Callable[[str, str], Sequence[Message] | Awaitable[Sequence[Message]]],
+    context: EpisodeContext, gateway: Gateway, place: TurnKey, opening: Opening
 ) -> AgentAttempt:
     """Let the agent play the task once.
 
@@ -134,11 +136,7 @@ class _Inserted:
     """Puts the system message of the attempt in place of the agent's own, in every conversation that begins
     with the system message of the episode's first call."""
 
-    def __init__(
-        self,
-        context: EpisodeContext,
-        opening: Callable[[str, str], Sequence[Message] | Awaitable[Sequence[Message]]],
-    ) -> None:
+    def __init__(self, context: EpisodeContext, opening: Opening) -> None:
         self._environment = context.environment
         self._opening = opening
         self.began: Sequence[Message] | None = None

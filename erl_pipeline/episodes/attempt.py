@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isawaitable
@@ -12,7 +12,7 @@ from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task, Transition
 from erl_pipeline.environments.messages import Message, ToolSchema, opening, read_turn
 from erl_pipeline.environments.prompt_format import AttemptReport
-from erl_pipeline.episodes.agent_attempt import AgentAttempt, play_agent
+from erl_pipeline.episodes.agent_attempt import AgentAttempt, Opening, play_agent
 from erl_pipeline.episodes.context import (
     Conversation,
     EpisodeContext,
@@ -68,10 +68,6 @@ _NO_ROOM = "The conversation reached the end of the policy's context before the 
 
 Said = dict[int, tuple[tuple[int, ...], Generation]]
 """Prompts and answers of an attempt's turns, by their numbers."""
-
-Opening = Callable[[str, str], Sequence[Message] | Awaitable[Sequence[Message]]]
-"""Makes the prompt of an attempt from the environment's instructions and first observation. It is awaited
-where it asks memory first."""
 
 
 @dataclass(frozen=True)

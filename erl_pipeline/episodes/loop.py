@@ -183,18 +183,12 @@ class LockstepBatcher:
         return self._retrieve([request for request in asked if isinstance(request, RetrievalRequest)])
 
 
-class QueueBatcher:
-    """Answers whatever waits when the engine is free, in a thread, so that environments go on meanwhile."""
+class _MemoryInThread:
+    """Asks memory in another thread. The model that embeds is not the engine's; both may compute at the same
+    time."""
 
-    def __init__(self, engine: GenerationEngine, retrieve: Retrieve, thread: Executor) -> None:
-        self._samples = Collected[SampleRequest, Generation](
-            lambda asked: engine.generate([each.request for each in asked]), thread
-        )
-        # The model that embeds is not the engine's; both may compute at the same time.
+    def __init__(self, retrieve: Retrieve) -> None:
         self._retrievals = Collected[RetrievalRequest, "list[MemoryHit]"](retrieve)
-
-    async def sample(self, index: int, asked: SampleRequest) -> Generation:
-        return await self._samples.ask(asked)
 
     async def retrieve(self, index: int, asked: RetrievalRequest) -> list[MemoryHit]:
         return await self._retrievals.ask(asked)
@@ -203,8 +197,21 @@ class QueueBatcher:
         """No other episode waits for this."""
 
 
-class ConcurrentSampler:
-    """Sends each turn to an engine that has many under way; memory is asked in another thread.
+class QueueBatcher(_MemoryInThread):
+    """Answers whatever waits when the engine is free, in a thread, so that environments go on meanwhile."""
+
+    def __init__(self, engine: GenerationEngine, retrieve: Retrieve, thread: Executor) -> None:
+        super().__init__(retrieve)
+        self._samples = Collected[SampleRequest, Generation](
+            lambda asked: engine.generate([each.request for each in asked]), thread
+        )
+
+    async def sample(self, index: int, asked: SampleRequest) -> Generation:
+        return await self._samples.ask(asked)
+
+
+class ConcurrentSampler(_MemoryInThread):
+    """Sends each turn to an engine that has many under way.
 
     Episodes run in the engine's event loop, where the answers arrive: a detour through another thread would
     let the server run half-empty. `on_tokens` is called there too.
@@ -213,20 +220,14 @@ class ConcurrentSampler:
     def __init__(
         self, engine: AsynchronousEngine, retrieve: Retrieve, on_tokens: Callable[[int], None]
     ) -> None:
+        super().__init__(retrieve)
         self._engine = engine
-        self._retrievals = Collected[RetrievalRequest, "list[MemoryHit]"](retrieve)
         self.on_tokens = on_tokens
 
     async def sample(self, index: int, asked: SampleRequest) -> Generation:
         generation = await self._engine.sample(asked.request)
         self.on_tokens(len(generation.token_ids))
         return generation
-
-    async def retrieve(self, index: int, asked: RetrievalRequest) -> list[MemoryHit]:
-        return await self._retrievals.ask(asked)
-
-    def ended(self, index: int) -> None:
-        """No other episode waits for this."""
 
 
 class Collected(Generic[Question, Answer]):

@@ -78,8 +78,7 @@ def audit(
     again = [node for node in plan.nodes if node.place not in before]
     stored = ArtifactStore(store_uri, config.resources.threads, config.store.cache())
     remove_abandoned(scratch)
-    folder = StagingFolder(scratch)
-    try:
+    with StagingFolder(scratch) as folder:
         store = ScratchStore(folder.path, stored)
         worker = WorkerSettings(
             store_uri,
@@ -91,8 +90,6 @@ def audit(
         )
         with Resources(worker, stop, store) as resources:
             return [_again(plan, node, worker, resources, store, listener) for node in again]
-    finally:
-        folder.release()
 
 
 class ScratchStore(ArtifactStore):

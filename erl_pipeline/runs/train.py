@@ -29,13 +29,12 @@ def require_tools_are_known(config: RunConfig) -> None:
     """Raise `InputError` if the environment's settings ask for tools that the policy's chat template does not
     know. The tokenizer is read only if they ask for tools."""
     plugin = plugins("environments")[config.environment.type].value
-    model = policy_traits(config.policy).model
-    if model is None:
-        plugin.episodes.for_template(config.environment, False)
-        return
     try:
         plugin.episodes.for_template(config.environment, False)
     except InputError:
+        model = policy_traits(config.policy).model
+        if model is None:
+            raise
         from erl_pipeline.episodes.dialogue import ChatTokenizer
         from erl_pipeline.policies.tokenizers import load_tokenizer
 

@@ -5,29 +5,39 @@ names it; its bytes are removed afterwards. The columns of pruned rows that line
 redacted file all rows are kept, and some of them say nothing any more (`storage.artifacts.redaction`).
 """
 
+from __future__ import annotations
+
 import re
+from collections.abc import Callable, Collection
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from storage.artifacts.manifest import TABLE_KEY, FileEntry, InnerPath, Manifest
+from storage.artifacts.manifest import FileEntry, InnerPath, Manifest, describe_file
 from storage.artifacts.sealing import SCHEMA_VERSION, Record, open_document, seal
 from storage.errors import DamagedArtifact, InputError, PrunedFileError, store_errors
-from storage.filesystem import sha256_file
+from storage.filesystem import make_folder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 PRUNED = "pruned.json"
 KEPT_ROWS = "kept_rows"
 """Folder, in an artifact, for the columns of pruned Parquet files that are kept."""
 
 _HALF_RECORD = re.compile(rf"\.{re.escape(PRUNED)}\.[0-9a-f]{{16}}")
-_DROPPED_COLUMNS = (
+NOT_OF_LINEAGE = (
     "prompt_token_ids",
     "response_token_ids",
     "response_mask",
     "behaviour_logprobs",
     "messages",
 )
+"""Columns that lineage does not need: they go with a pruned file."""
+TableChange = Callable[["pa.Table"], "pa.Table"]
+"""What becomes of the rows of a file; it is called with some of them at a time and gives as many."""
 
 
 class PrunedFile(Record):
@@ -102,30 +112,27 @@ def parse_pruned(content: bytes | None, artifact_id: str, where: str) -> PruneRe
     return record
 
 
-def keep_lineage_columns(source: Path, target: Path, name: str) -> FileEntry:
-    """Write the columns of a Parquet file that lineage needs: all but token columns and messages.
-
-    Only one row group is in memory at a time, and of it only what is kept. `name` is the new file's name
-    within the artifact.
-    """
+def copy_rows(
+    source: Path,
+    folder: Path,
+    name: str,
+    without: Collection[str] = (),
+    change: TableChange = lambda rows: rows,
+) -> FileEntry:
+    """Write the rows of a Parquet file to a new one, `name` in the artifact's folder: without some columns,
+    and changed. Only one row group is in memory at a time, and of it only what is kept."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    target = folder / name
     with store_errors("write", target), pq.ParquetFile(source) as content:
         whole = content.schema_arrow
-        schema = pa.schema([each for each in whole if each.name not in _DROPPED_COLUMNS], whole.metadata)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        schema = pa.schema([each for each in whole if each.name not in without], whole.metadata)
+        make_folder(target.parent)
         with pq.ParquetWriter(target, schema, compression="zstd", compression_level=3) as writer:
             for group in range(content.num_row_groups):
-                writer.write_table(content.read_row_group(group, columns=schema.names))
-        metadata = schema.metadata or {}
-        return FileEntry(
-            path=name,
-            sha256=sha256_file(target),
-            bytes=target.stat().st_size,
-            rows=content.metadata.num_rows,
-            table=metadata[TABLE_KEY].decode() if TABLE_KEY in metadata else None,
-        )
+                writer.write_table(change(content.read_row_group(group, columns=schema.names)))
+        return describe_file(folder, name)
 
 
 class Artifact:

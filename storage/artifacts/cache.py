@@ -186,14 +186,11 @@ class LocalCache:
                 with self._gate():
                     self._make_room(size, but=name)
                 remove_abandoned(self._staging)
-                staging = StagingFolder(self._staging)
-                try:
+                with StagingFolder(self._staging) as staging:
                     fetch(staging.path)
                     with self._gate():
                         self._drop_files(name)
                         return self._place(staging.path, name)
-                finally:
-                    staging.release()
 
     def put(self, name: str, size: int, folder: Path) -> Path | None:
         """Make a written folder the copy, in use from now on; None, and nothing moved, if there is a copy."""
@@ -263,12 +260,8 @@ class LocalCache:
 
     def _drop_files(self, name: str) -> None:
         """The copy vanishes in one step, by a rename, even if the deletion of its files is interrupted."""
-        trash = StagingFolder(self._staging)
-        try:
-            with suppress(FileNotFoundError):
-                (self._folder / name).rename(trash.path / name)
-        finally:
-            trash.release()
+        with StagingFolder(self._staging) as trash, suppress(FileNotFoundError):
+            (self._folder / name).rename(trash.path / name)
 
     def _names(self) -> list[str]:
         return sorted(path.name.removesuffix(LOCK) for path in self._folder.glob(f"*{LOCK}"))

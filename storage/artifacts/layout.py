@@ -16,7 +16,6 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from storage.artifacts.manifest import MANIFEST, Manifest
 from storage.artifacts.recipe import digest
@@ -102,9 +101,7 @@ class StagingFolder:
     def __enter__(self) -> StagingFolder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
     def name_place(self, stage: str, artifact_id: str) -> None:

@@ -4,16 +4,17 @@ import importlib.metadata
 import os
 import platform
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from storage.artifacts.recipe import ArtifactKind, Recipe, require_json
-from storage.artifacts.sealing import SCHEMA_VERSION, open_document, says_other_version, seal
+from storage.artifacts.sealing import SCHEMA_VERSION, Record, open_document, says_other_version, seal
 from storage.errors import DamagedArtifact, store_errors
 from storage.filesystem import sha256_file
 from storage.texts import counted
@@ -52,10 +53,6 @@ _PACKAGES = (
 )
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
 def _within(path: str) -> str:
     if "\0" in path or not {"", ".", ".."}.isdisjoint(path.split("/")):
         raise ValueError("it leads out of the artifact")
@@ -67,7 +64,7 @@ InnerPath = Annotated[str, AfterValidator(_within)]
 there, no file outside of an artifact is read, written or removed by it."""
 
 
-class FileEntry(_Record):
+class FileEntry(Record):
     """One file of an artifact."""
 
     path: InnerPath
@@ -79,7 +76,7 @@ class FileEntry(_Record):
     """Which schema a Parquet file follows, such as `trajectories`, `sft`, `memory` or `training_record`."""
 
 
-class Manifest(_Record):
+class Manifest(Record):
     """An artifact's provenance and contents. Its presence is what makes the artifact exist."""
 
     schema_version: int = SCHEMA_VERSION
@@ -149,30 +146,30 @@ def code_version() -> str:
     commit = checkout_version(Path(__file__).resolve().parents[2])
     if commit is not None:
         return commit
-    try:
-        return importlib.metadata.version(_DISTRIBUTION)
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
+    return package_versions().get(_DISTRIBUTION, "unknown")
 
 
 def checkout_version(folder: Path) -> str | None:
     """Commit of the git checkout that is at `folder` itself, with `-dirty` where a file in the folders of the
     program's code was changed or is not tracked; None where there is no checkout."""
-    commit = _git(folder, "rev-parse", "HEAD") if (folder / ".git").exists() else ""
+    commit = git_output(folder, "rev-parse", "HEAD") if (folder / ".git").exists() else ""
     if not commit:
         return None
-    return commit + ("-dirty" if _git(folder, "status", "--porcelain", "--", *_CODE) else "")
+    return commit + ("-dirty" if git_output(folder, "status", "--porcelain", "--", *_CODE) else "")
 
 
 @lru_cache(maxsize=1)
 def package_versions() -> dict[str, str]:
     """Versions of the installed packages that results depend on."""
+    return installed_versions(_PACKAGES)
+
+
+def installed_versions(names: Iterable[str]) -> dict[str, str]:
+    """Versions of those of the named distributions that are installed."""
     versions = {}
-    for name in _PACKAGES:
-        try:
+    for name in names:
+        with suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return versions
 
 
@@ -202,7 +199,7 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _git(checkout: Path, *arguments: str) -> str:
+def git_output(checkout: Path, *arguments: str) -> str:
     """Output of a git command; empty when git is not installed or refuses."""
     try:
         done = subprocess.run(
@@ -229,25 +226,26 @@ def describe_files(
 
     Raises ValueError when `rows` names a file that is not there or that holds another number of rows.
     """
-    import pyarrow.parquet as pq
-
-    names = relative_files(folder)
-    missing = sorted(set(rows) - set(names))
+    entries = [describe_file(folder, name, digest) for name in relative_files(folder)]
+    missing = sorted(set(rows) - {entry.path for entry in entries})
     if missing:
         raise ValueError(f"rows are given for files that were not written: {', '.join(missing)}")
-    entries = []
-    for name in names:
-        path = folder / name
-        count, table = None, None
-        if name.endswith(".parquet"):
-            footer = pq.read_metadata(path)
-            name_of_table = (footer.metadata or {}).get(TABLE_KEY)
-            count, table = footer.num_rows, None if name_of_table is None else name_of_table.decode()
-            if rows.get(name, count) != count:
-                raise ValueError(f"{name} holds {count} rows, not {rows[name]}")
-        size = path.stat().st_size
-        entries.append(FileEntry(path=name, sha256=digest(path), bytes=size, rows=count, table=table))
+    for entry in entries:
+        if entry.rows is not None and rows.get(entry.path, entry.rows) != entry.rows:
+            raise ValueError(f"{entry.path} holds {entry.rows} rows, not {rows[entry.path]}")
     return entries
+
+
+def describe_file(folder: Path, name: str, digest: Callable[[Path], str] = sha256_file) -> FileEntry:
+    """The manifest's entry for a file of a folder."""
+    import pyarrow.parquet as pq
+
+    path, rows, table = folder / name, None, None
+    if name.endswith(".parquet"):
+        footer = pq.read_metadata(path)
+        named = (footer.metadata or {}).get(TABLE_KEY)
+        rows, table = footer.num_rows, None if named is None else named.decode()
+    return FileEntry(path=name, sha256=digest(path), bytes=path.stat().st_size, rows=rows, table=table)
 
 
 def parse_manifest(content: bytes, artifact_id: str, where: str) -> Manifest:

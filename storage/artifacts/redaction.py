@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from storage.artifacts.artifact import KEPT_ROWS, PRUNED, Artifact, PrunedFile, PruneRecord
+from storage.artifacts.artifact import (
+    KEPT_ROWS,
+    PRUNED,
+    Artifact,
+    PrunedFile,
+    PruneRecord,
+    TableChange,
+    copy_rows,
+)
 from storage.artifacts.layout import StoreLayout
-from storage.artifacts.manifest import FileEntry
 from storage.errors import InputError, store_errors
-from storage.filesystem import make_folder, replace_file, sha256_file, sync_folder, sync_tree
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-TableChange = Callable[["pa.Table"], "pa.Table"]
-"""What becomes of the rows of a file; it is called with some of them at a time and gives as many."""
+from storage.filesystem import replace_file, sync_folder, sync_tree
 
 
 def redact_files(
@@ -39,7 +39,7 @@ def redact_files(
     for name, change in changes.items():
         source, before = artifact.rows_path(name), files.get(name)
         committed = next(entry for entry in manifest.files if entry.path == name)
-        kept = _rewritten(source, folder, f"{KEPT_ROWS}/{secrets.token_hex(8)}/{name}", committed, change)
+        kept = copy_rows(source, folder, f"{KEPT_ROWS}/{secrets.token_hex(8)}/{name}", change=change)
         files[name] = PrunedFile(
             path=name,
             sha256=committed.sha256,
@@ -54,24 +54,6 @@ def redact_files(
         record = PruneRecord(artifact_id=manifest.artifact_id, files=list(files.values()))
         replace_file(root, layout.of(manifest.stage, manifest.artifact_id, PRUNED), record.document())
     _remove_unrecorded(folder, files)
-
-
-def _rewritten(source: Path, folder: Path, name: str, committed: FileEntry, change: TableChange) -> FileEntry:
-    import pyarrow.parquet as pq
-
-    target = folder / name
-    with store_errors("write", target), pq.ParquetFile(source) as file:
-        make_folder(target.parent)
-        with pq.ParquetWriter(target, file.schema_arrow, compression="zstd", compression_level=3) as written:
-            for group in range(file.num_row_groups):
-                written.write_table(change(file.read_row_group(group)))
-    return FileEntry(
-        path=name,
-        sha256=sha256_file(target),
-        bytes=target.stat().st_size,
-        rows=committed.rows,
-        table=committed.table,
-    )
 
 
 def _remove_unrecorded(folder: Path, files: Mapping[str, PrunedFile]) -> None:

@@ -15,6 +15,7 @@ from storage.artifacts.artifact import (
     PRUNED,
     Artifact,
     PruneRecord,
+    TableChange,
     is_half_record,
     parse_pruned,
     present_files,
@@ -33,7 +34,7 @@ from storage.artifacts.manifest import (
     row_problems,
 )
 from storage.artifacts.recipe import Recipe
-from storage.artifacts.redaction import TableChange, redact_files
+from storage.artifacts.redaction import redact_files
 from storage.artifacts.transfers import copy_name, fresh_copy, local_copy, local_file
 from storage.artifacts.uncommitted import Uncommitted, Writer, is_hashed
 from storage.artifacts.writing import (
@@ -162,6 +163,11 @@ class ArtifactStore:
             raise InputError(f"no artifact {prefix} in store {self.uri}.")
         some = ", ".join(found[:5])
         raise InputError(f"{len(found)} artifacts begin with {prefix!r}: {some}. Give more of the id.")
+
+    def rows_paths(self, manifests: Iterable[Manifest], table: str) -> list[Path]:
+        """`Artifact.rows_paths` of all of these artifacts; only those that have the table are opened."""
+        holders = (self.open_found(manifest) for manifest in manifests if manifest.tables(table))
+        return [path for holder in holders for path in holder.rows_paths(table)]
 
     def stages(self) -> Sequence[str]:
         """Names of the stages that have artifacts, sorted."""

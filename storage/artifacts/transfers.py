@@ -102,13 +102,10 @@ def fresh_copy(
 
     If this machine has no copy, the folder is kept as one. Raises DamagedArtifact as `local_copy` does.
     """
-    staging = StagingFolder(layout.staging)
-    try:
+    with StagingFolder(layout.staging) as staging:
         _download(layout, cache, manifest, present, staging.path)
         yield staging.path
         cache.put(copy_name(manifest), copy_bytes(present), staging.path)
-    finally:
-        staging.release()
 
 
 def _copy(

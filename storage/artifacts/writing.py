@@ -17,16 +17,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Unpack
 
 from storage.artifacts.artifact import (
     KEPT_ROWS,
+    NOT_OF_LINEAGE,
     PRUNED,
     Artifact,
     PrunedFile,
     PruneRecord,
-    keep_lineage_columns,
+    copy_rows,
 )
 from storage.artifacts.cache import LocalCache
 from storage.artifacts.layout import StagingFolder, StoreLayout, is_being_written
@@ -77,9 +77,7 @@ class Staging:
     def __enter__(self) -> Staging:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._folder.release()
 
     def commit(self, *, unchanged_from: str = "", **told: Unpack[Told]) -> Artifact:
@@ -169,7 +167,7 @@ def prune_files(layout: StoreLayout, artifact: Artifact, names: Sequence[str], r
         entry = next(entry for entry in manifest.files if entry.path == name)
         kept = None
         if entry.table is not None:
-            kept = keep_lineage_columns(folder / name, folder / KEPT_ROWS / name, f"{KEPT_ROWS}/{name}")
+            kept = copy_rows(folder / name, folder, f"{KEPT_ROWS}/{name}", without=NOT_OF_LINEAGE)
             if not root.local:
                 with store_errors("write", base):
                     root.fs.put_file(str(folder / kept.path), f"{base}/{kept.path}")

@@ -17,7 +17,7 @@ from storage.errors import DamagedArtifact, DamagedRecord, InputError
 from storage.runs.ledger import LedgerEntry, latest_entries
 
 if TYPE_CHECKING:
-    from storage.runs.run import RunStore
+    from storage.runs.run import Run, RunStore
 
 Link = tuple[str, str]
 """The relation of a neighbour to an artifact, and the neighbour's id."""
@@ -174,6 +174,11 @@ def reachable(store: ArtifactStore, artifact_ids: Iterable[str]) -> list[Manifes
     for artifact_id in ancestry.missing:
         raise InputError(f"no artifact {artifact_id} in store {store.uri}.")
     return list(ancestry.manifests.values())
+
+
+def manifests_of(store: ArtifactStore, run: Run | None) -> list[Manifest]:
+    """The artifacts of a run and all that they were made from; all of the store for None."""
+    return reachable(store, [entry.artifact_id for entry in run.stages()]) if run else list(store.list())
 
 
 def current_entries(store: ArtifactStore, recorded: Sequence[LedgerEntry]) -> list[LedgerEntry]:

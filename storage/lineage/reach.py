@@ -7,7 +7,7 @@ from typing import Any, Literal
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.lineage.graph import START, ArtifactGraph, Visit, reachable
+from storage.lineage.graph import START, ArtifactGraph, Visit, manifests_of
 from storage.lineage.row_graph import LINK_COLUMNS, RowLinks, RowPlaces, RowStep
 from storage.lineage.rows import Kind, LineageRows, RowKind, identify
 from storage.runs.run import Run
@@ -60,7 +60,7 @@ def upstream(store: ArtifactStore, run: Run | None, identifier: str, depth: int 
 
     Raises InputError when nothing, or more than one thing, has this id.
     """
-    manifests = _within(store, run)
+    manifests = manifests_of(store, run)
     return _upstream_among(_read(store, manifests), ArtifactGraph(manifests), identifier, depth)
 
 
@@ -103,7 +103,7 @@ def explain(
     store: ArtifactStore, run: Run | None, identifier: str, depth: int
 ) -> tuple[Reach, dict[str, Any]]:
     """Like `upstream`, with what is told of the thing itself, and of each row (`LineageRows.facts`)."""
-    manifests = _within(store, run)
+    manifests = manifests_of(store, run)
     rows = _read(store, manifests)
     reach = _upstream_among(rows, ArtifactGraph(manifests), identifier, depth)
     things = [
@@ -113,11 +113,6 @@ def explain(
         for thing in reach.things
     ]
     return replace(reach, things=tuple(things)), rows.facts(reach.kind, reach.id)
-
-
-def _within(store: ArtifactStore, run: Run | None) -> list[Manifest]:
-    """The artifacts of a run and all that they were made from; those of the store for None."""
-    return reachable(store, [entry.artifact_id for entry in run.stages()]) if run else list(store.list())
 
 
 def _upstream_among(rows: LineageRows, graph: ArtifactGraph, identifier: str, depth: int | None) -> Reach:

@@ -16,6 +16,7 @@ from storage.tables.parquet import TableFormat, scan_files
 from storage.tables.scored import with_measured
 from storage.tables.training import SFT
 from storage.tables.trajectories import TRAJECTORIES
+from storage.texts import listed
 
 Kind = Literal["artifact", "trajectory", "sft_row", "memory_entry"]
 RowKind = Literal["sft_row", "trajectory", "memory_entry"]
@@ -157,9 +158,8 @@ def identify(
     if len(exact or matches) == 1:
         return (exact or matches)[0]
     if not matches:
-        names = [_NAMES[kind] for kind in kinds]
-        listed = " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-        raise InputError(f"no {listed} has an id {identifier!r}.")
+        names = listed([_NAMES[kind] for kind in kinds], "or")
+        raise InputError(f"no {names} has an id {identifier!r}.")
     some = ", ".join(f"{found} ({kind})" for kind, found in matches[:5])
     raise InputError(f"{len(matches)} ids begin with {identifier!r}: {some}. Give more of the id.")
 

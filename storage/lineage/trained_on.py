@@ -86,9 +86,7 @@ def training_data(find: FindManifest, checkpoints: Iterable[str]) -> list[str]:
 
 def trajectory_files(store: ArtifactStore, find: FindManifest, artifact_ids: Iterable[str]) -> list[Path]:
     """The Parquet files of trajectories in artifacts; artifacts that have some are verified."""
-    manifests = filter(None, map(find, artifact_ids))
-    opened = [store.open_found(each) for each in manifests if each.tables(TRAJECTORIES.name)]
-    return [path for artifact in opened for path in artifact.rows_paths(TRAJECTORIES.name)]
+    return store.rows_paths(filter(None, map(find, artifact_ids)), TRAJECTORIES.name)
 
 
 def _kind(find: FindManifest, artifact_id: str) -> ArtifactKind | None:
@@ -230,11 +228,8 @@ class TrainedOn:
 
     def _tables(self, policies: Iterable[str], table: TableFormat) -> list[Path]:
         """The files of a table in what the training of these policies read."""
-        found = (self._find(each) for each in self._data_of(policies))
-        artifacts = [
-            self._store.open_found(each) for each in found if each is not None and each.tables(table.name)
-        ]
-        return [path for each in artifacts for path in each.rows_paths(table.name)]
+        found = filter(None, map(self._find, self._data_of(policies)))
+        return self._store.rows_paths(found, table.name)
 
     def _parents(self, artifact_id: str) -> list[Link]:
         manifest = self._find(artifact_id)

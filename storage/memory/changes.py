@@ -163,7 +163,7 @@ def plan_change(
         near = near_duplicates(view, added, limits.merge_similarity, embedder)
         operations = _redirected(operations, near)
         operations += [
-            _return(entry, near[entry.entry_id][0], iteration, version, near[entry.entry_id][1])
+            _return(near[entry.entry_id][0], [entry], iteration, version, near[entry.entry_id][1])
             for entry in added
             if entry.entry_id in near
         ]
@@ -203,30 +203,22 @@ def _returned(
             added.append(entry)
         else:
             copies.setdefault(there.entry_id, []).append(entry)
-    return added, [
-        Operation(
-            "return",
-            entry_id,
-            iteration,
-            version,
-            support=sum(each.support for each in same),
-            trajectory_ids=_sources(same),
-            parent_entry_ids=_parents(same),
-        )
-        for entry_id, same in copies.items()
-    ]
+    return added, [_return(entry_id, same, iteration, version) for entry_id, same in copies.items()]
 
 
-def _return(entry: MemoryEntry, into: str, iteration: int, version: str, similarity: float) -> Operation:
-    """The operation for a new text that returns the entry `into`, whose text is nearly the same."""
+def _return(
+    into: str, written: Sequence[MemoryEntry], iteration: int, version: str, similarity: float | None = None
+) -> Operation:
+    """The operation for new texts, equal or nearly so, that return the entry `into`."""
+    sources = (each.source_trajectory_id for each in written)
     return Operation(
         "return",
         into,
         iteration,
         version,
-        support=entry.support,
-        trajectory_ids=_sources([entry]),
-        parent_entry_ids=entry.parent_entry_ids,
+        support=sum(each.support for each in written),
+        trajectory_ids=tuple(each for each in sources if each is not None),
+        parent_entry_ids=tuple(dict.fromkeys(id_ for each in written for id_ in each.parent_entry_ids)),
         similarity=similarity,
     )
 
@@ -295,11 +287,3 @@ def _leaving(
         limits.evict,
         excess,
     )
-
-
-def _sources(entries: Sequence[MemoryEntry]) -> tuple[str, ...]:
-    return tuple(each.source_trajectory_id for each in entries if each.source_trajectory_id is not None)
-
-
-def _parents(entries: Sequence[MemoryEntry]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(parent for each in entries for parent in each.parent_entry_ids))

@@ -12,8 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
+from storage.artifacts.sealing import Record
 from storage.errors import store_errors
 from storage.filesystem import open_to_write, sha256_file
 
@@ -22,18 +23,14 @@ VERSION_HINT = "latest_version_hint.json"
 _LEFT_OUT = {"_refs", "_transactions", VERSION_HINT}
 
 
-class CheckedVersion(BaseModel):
+class CheckedVersion(Record):
     """A memory version whose rows were compared with its artifacts."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     table_version: int
     rows: int
 
 
-class _Line(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class _Line(Record):
     layout: Literal[5]
     """The layout of the table's columns. A table of another layout is rebuilt."""
     versions: dict[str, CheckedVersion]

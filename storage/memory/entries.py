@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -176,11 +177,8 @@ def write_embedded(
             f"embedding model {embedding_model} gave a vector of length {lengths[place]} for the text "
             f"{entries[place].key_text[:60]!r}: no search can compare it. Use another model."
         )
-    ids = [entry.entry_id for entry in entries]
-    doubles = (
-        sorted({entry_id for entry_id in ids if ids.count(entry_id) > 1}) if len(set(ids)) < len(ids) else []
-    )
-    if doubles:
+    counts = Counter(entry.entry_id for entry in entries)
+    if doubles := sorted(entry_id for entry_id, count in counts.items() if count > 1):
         raise ValueError(f"memory entries appear more than once: {', '.join(doubles[:5])}")
     rows = (
         {**vars(entry), "vector": vector, "embedding_model": embedding_model}

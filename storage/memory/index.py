@@ -28,7 +28,13 @@ from storage.memory.chain import Delta, read_chain, read_delta_of, remaining
 from storage.memory.checksums import VERSION_HINT, CheckedVersion, IndexChecksums, checksums_path
 from storage.memory.entries import MEMORY_SCHEMA, entries_digest
 from storage.memory.operations import apply, by_entry, removes
-from storage.memory.search_indexes import INDEX_COLUMNS, INDEXED_ROWS, keep_indexes, quote, with_index_columns
+from storage.memory.search_indexes import (
+    INDEX_COLUMNS,
+    INDEXED_ROWS,
+    keep_indexes,
+    some_at_a_time,
+    with_index_columns,
+)
 from storage.memory.versions import EMPTY_MEMORY
 
 if TYPE_CHECKING:
@@ -39,7 +45,6 @@ _TABLE = "reflections"
 _ASIDE = re.compile(r"\.(.+)\.[0-9a-f]{16}")
 """Name of a table's folder while it is being removed; the table's own name is in it."""
 _MAX_FRAGMENTS, _FRAGMENTS_AT_MOST, _FRAGMENT_ROWS = 16, 256, 5000
-_NAMED_AT_ONCE = 1000
 _BATCH_ROWS = 4096
 CACHE_BYTES = 768 * 2**20
 """What LanceDB may keep of indexes, and as much again of metadata; by its own default up to 7 GB."""
@@ -270,7 +275,7 @@ def _change(table: Table, delta: Delta) -> int:
     staying = [entry_id for entry_id, done in earlier.items() if not removes(done)]
     batches += [apply(batch, earlier) for batch in _rows_of(table, staying)]
     gone = 0
-    for names in _some_at_a_time(list(earlier)):
+    for names in some_at_a_time(list(earlier)):
         before = table.count_rows()
         table.delete(f"entry_id IN ({names})")
         gone += before - table.count_rows()
@@ -282,15 +287,9 @@ def _change(table: Table, delta: Delta) -> int:
 
 def _rows_of(table: Table, entry_ids: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The rows of these entries, as in Parquet."""
-    for names in _some_at_a_time(entry_ids):
+    for names in some_at_a_time(entry_ids):
         found = table.search().where(f"entry_id IN ({names})").select(MEMORY_SCHEMA.names)
         yield from found.to_arrow().cast(MEMORY_SCHEMA).to_batches()
-
-
-def _some_at_a_time(entry_ids: Sequence[str]) -> Iterator[str]:
-    """Lists of at most `_NAMED_AT_ONCE` ids each, in LanceDB's SQL."""
-    for start in range(0, len(entry_ids), _NAMED_AT_ONCE):
-        yield ", ".join(quote(entry_id) for entry_id in entry_ids[start : start + _NAMED_AT_ONCE])
 
 
 def _maintain(table: Table) -> None:

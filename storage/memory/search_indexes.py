@@ -8,13 +8,14 @@ and so on the table's history.
 from __future__ import annotations
 
 import json
-import math
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from storage.memory.entries import ENTRY_COLUMNS, MemoryEntry, entry_of, text_key
+from storage.memory.vector_index import vector_index_config
 
 if TYPE_CHECKING:
     from lancedb.table import Table
@@ -61,7 +62,7 @@ _VECTOR = "vector-of-"
 _GROWTH = 4
 _UNINDEXED_SHARE = 0.01
 _PARTS = 4
-_TRAINING_PASSES, _TRAINING_ROWS = 25, 128  # of k-means; rows for each partition
+_NAMED_AT_ONCE = 1000
 _FOR_EVER = timedelta(days=100 * 365)
 
 
@@ -118,6 +119,12 @@ def quote(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def some_at_a_time(texts: Sequence[str]) -> Iterator[str]:
+    """Lists of at most `_NAMED_AT_ONCE` texts each, in LanceDB's SQL."""
+    for start in range(0, len(texts), _NAMED_AT_ONCE):
+        yield ", ".join(map(quote, texts[start : start + _NAMED_AT_ONCE]))
+
+
 def _index_columns(table: Table) -> None:
     from lancedb.index import Bitmap, BTree
 
@@ -129,16 +136,5 @@ def _index_columns(table: Table) -> None:
 
 
 def _index_vectors(table: Table, rows: int) -> None:
-    """Create the vector index. IVF_RQ takes one bit per dimension, so a million entries take 50 MB; the exact
-    vectors of the best candidates decide. It needs a multiple of 8 dimensions; for any other number the index
-    is IVF_SQ, with one byte per dimension."""
-    from lancedb.index import IvfRq, IvfSq
-
-    kind = IvfRq if table.schema.field("vector").type.list_size % 8 == 0 else IvfSq
-    config = kind(
-        distance_type="cosine",
-        num_partitions=max(1, math.isqrt(rows)),
-        max_iterations=_TRAINING_PASSES,
-        sample_rate=_TRAINING_ROWS,
-    )
+    config = vector_index_config(rows, table.schema.field("vector").type.list_size)
     table.create_index("vector", config=config, name=f"{_VECTOR}{rows}")

@@ -18,14 +18,13 @@ from storage.errors import InputError, StoreError
 from storage.memory import search as searching
 from storage.memory.entries import MEMORY_SCHEMA, Embedder, MemoryEntry, entries_digest
 from storage.memory.index import CACHE_BYTES, MemoryIndex, index_folder
-from storage.memory.search_indexes import ENTRY, TEXT_KEY, quote, read_entry, vector_index
+from storage.memory.search_indexes import ENTRY, TEXT_KEY, read_entry, some_at_a_time, vector_index
 from storage.texts import storable
 
 if TYPE_CHECKING:
     from lancedb.table import Table
 
 
-_FETCHED_AT_ONCE = 1000
 _FACTS = {"entry_id": pl.String, "text_key": pl.String, "last_iteration": pl.Int32, "credit": pl.Float64}
 
 
@@ -223,13 +222,10 @@ def _hits(
 
 def _fetch(table: Table, values: set[str], column: str = "entry_id") -> dict[str, MemoryEntry]:
     """The entries with one of these values in a column, by id."""
-    wanted = sorted(values)
     entries: list[MemoryEntry] = []
-    for start in range(0, len(wanted), _FETCHED_AT_ONCE):
-        some = wanted[start : start + _FETCHED_AT_ONCE]
-        condition = f"{column} IN ({', '.join(quote(value) for value in some)})"
+    for some in some_at_a_time(sorted(values)):
         # The one column that holds all others as JSON: LanceDB reads each column separately.
-        rows = table.search().where(condition).select([ENTRY]).to_arrow()
+        rows = table.search().where(f"{column} IN ({some})").select([ENTRY]).to_arrow()
         entries += map(read_entry, rows.column(ENTRY).to_pylist())
     return {entry.entry_id: entry for entry in entries}
 

@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage.errors import RunBusy, store_errors
-from storage.filesystem import StoreRoot, make_folder, open_lock, refuse_linked_path, refuse_links_out
+from storage.filesystem import (
+    StoreRoot,
+    make_folder,
+    open_lock,
+    refuse_linked_path,
+    refuse_links_out,
+    size_and_time,
+)
 from storage.runs.lease import LEASE_SECONDS, Lease, LeaseState, hold_lease, lease_state
 
 _COLLECTION = "collection"
@@ -169,14 +176,11 @@ def _file_lock(base: Path, path: Path, kind: int, busy: Callable[[str], str]) ->
         # Several holders of a shared lock overwrite each other: the file names the last one.
         with store_errors("lock", path):
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, _me(), 0)
+            me = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
+            os.pwrite(descriptor, me.encode(), 0)
         yield
     finally:
         os.close(descriptor)
-
-
-def _me() -> bytes:
-    return json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode()
 
 
 def _holder(path: Path) -> str:
@@ -226,15 +230,8 @@ def run_mark(root: StoreRoot, name: str) -> tuple[int, ...] | None:
         return None
     # A process that deletes files writes its id into the lock file.
     settings, ledger = (root.join("runs", name, file) for file in ("run.json", "ledger.jsonl"))
-    return *_size_and_time(settings), *_size_and_time(ledger), *_size_and_time(collection_file(root))
-
-
-def _size_and_time(path: str | Path) -> tuple[int, int]:
-    try:
-        found = Path(path).stat()
-    except FileNotFoundError:
-        return 0, 0
-    return found.st_size, found.st_mtime_ns
+    found = (size_and_time(path) or (0, 0) for path in (settings, ledger, collection_file(root)))
+    return tuple(number for each in found for number in each)
 
 
 def _is_locked(device: int, inode: int) -> bool:
@@ -268,8 +265,6 @@ def _is_alive(holder: Holder) -> bool:
         return False
     try:
         os.kill(holder.pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return True

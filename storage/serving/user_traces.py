@@ -190,9 +190,8 @@ def tenants(store_uri: str, run: str) -> set[str]:
     store, collected = ArtifactStore(store_uri), traffic_run(run)
     found = {record.tenant for record in read_traffic(segments(store_uri, run), ReadTraffic())}
     table = SERVED_TRAJECTORIES
-    batches = [each for each in store.list() if each.run == collected and each.tables(table.name)]
-    paths = [path for each in batches for path in store.open_found(each).rows_paths(table.name)]
-    rows = scan_files(paths, table).select(pl.col("tenant").unique())
+    batches = (each for each in store.list() if each.run == collected)
+    rows = scan_files(store.rows_paths(batches, table.name), table).select(pl.col("tenant").unique())
     return found | set(rows.collect()["tenant"])
 
 
@@ -249,9 +248,9 @@ class _Rows:
         found = []
         for table, condition in own.items():
             content = CONTENTS[table]
-            for manifest in self._holders(table):
-                artifact = self.store.open_found(manifest)
+            for manifest in self.graph.manifests.values():
                 for entry in manifest.tables(table):
+                    artifact = self.store.open_found(manifest)
                     rows = scan_files([artifact.rows_path(entry.path)], content.table).filter(condition)
                     speaks = pl.any_horizontal(_speaks(content, name) for name in content.silent)
                     ids = rows.select(content.row_id, speaks=speaks).collect()
@@ -274,11 +273,7 @@ class _Rows:
 
     def _served(self) -> set[str]:
         table = SERVED_TRAJECTORIES
-        paths = [
-            path
-            for each in self._holders(table.name)
-            for path in self.store.open_found(each).rows_paths(table.name)
-        ]
+        paths = self.store.rows_paths(self.graph.manifests.values(), table.name)
         rows = scan_files(paths, table).filter(self._is_served())
         return set(rows.select("trajectory_id").collect()["trajectory_id"])
 
@@ -292,9 +287,6 @@ class _Rows:
             newest = set(links.filter(_among("parent_trajectory_id", newest))["trajectory_id"]) - ids
             ids |= newest
         return frozenset(ids)
-
-    def _holders(self, table: str) -> list[Manifest]:
-        return [each for each in self.graph.manifests.values() if each.tables(table)]
 
 
 def _among(column: str, ids: set[str] | frozenset[str]) -> pl.Expr:

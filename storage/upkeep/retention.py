@@ -35,15 +35,11 @@ class PlannedPruning:
     reason: str
 
 
-def _nothing(_run_name: str) -> Collection[str]:
-    return ()
-
-
 def plan_retention(
     store_uri: str,
     rules: Mapping[Kept, RetentionRule],
     run_name: str | None = None,
-    needed_by: Callable[[str], Collection[str]] = _nothing,
+    needed_by: Callable[[str], Collection[str]] = lambda _: (),
 ) -> list[PlannedPruning]:
     """What the rules would prune; changes nothing.
 
@@ -92,7 +88,7 @@ def retain(
     store_uri: str,
     rules: Mapping[Kept, RetentionRule],
     run_name: str | None = None,
-    needed_by: Callable[[str], Collection[str]] = _nothing,
+    needed_by: Callable[[str], Collection[str]] = lambda _: (),
 ) -> list[PlannedPruning]:
     """Prune what `plan_retention` finds; returns what was pruned.
 

@@ -11,10 +11,10 @@ from measurements import (
     as_markdown,
     as_text,
     describe_machine,
+    median_and_range,
     median_ratio,
     parse_arguments,
     rewrite_section,
-    spread,
     table,
     uncommitted,
 )
@@ -22,9 +22,8 @@ from measurements import (
 RUNS = {"ours": [{"speed": 10.0}, {"speed": 30.0}, {"speed": 24.0}], "theirs": [{"speed": 5.0}] * 3}
 
 
-def test_spread_is_median_least_and_most() -> None:
-    one = spread([4.0, 1.0, 9.0])
-    assert (one.median, one.least, one.most) == (4.0, 1.0, 9.0)
+def test_a_figure_is_shown_as_median_least_and_most() -> None:
+    assert median_and_range([4.0, 1.0, 9.0], 1) == "4.0 (1.0 to 9.0)"
 
 
 def test_ratio_is_the_median_over_rounds_not_the_ratio_of_medians() -> None:

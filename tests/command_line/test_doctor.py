@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from command_line.doctor import checks
-from command_line.doctor.checks import check_torch_companions, own_versions
+from command_line.doctor.checks import check_torch_companions
+from storage.artifacts.manifest import installed_versions
 from tests.command_line.invoke import invoke
 
 ROOT = Path(__file__).parents[2]
@@ -69,5 +70,5 @@ def test_a_companion_of_another_build_is_found_and_named_and_vllm_is_not_importe
     )
     broken, trap, imported = output.splitlines()
     assert broken == "cannot be imported: RuntimeError: operator torchvision::nms does not exist"
-    assert trap == ("problem" if own_versions(["torch"])["torch"].endswith("+cpu") else "ok")
+    assert trap == ("problem" if installed_versions(["torch"])["torch"].endswith("+cpu") else "ok")
     assert imported == "False False"

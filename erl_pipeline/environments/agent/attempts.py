@@ -34,7 +34,7 @@ from erl_pipeline.environments.agent.left_behind import (
 from erl_pipeline.environments.agent.settings import AgentConfig
 from erl_pipeline.environments.agent.tasks import agent_files
 from erl_pipeline.environments.messages import AssistantTurn, ToolSchema
-from erl_pipeline.environments.scorers.interface import checked_score, scorer_named
+from erl_pipeline.environments.scorers.interface import score_answer, scorer_named
 from erl_pipeline.environments.threads import in_thread
 from storage.errors import ConfigError, InputError
 
@@ -151,11 +151,7 @@ class AgentAttempts:
         answer = report.get("answer")
         if answer is not None and not isinstance(answer, str):
             answer = str(answer)
-        scorer = scorer_named(self._config.scorer)
-        if scorer.bounded:
-            scored = checked_score(scorer, answer, self._task.payload)
-        else:
-            scored = await in_thread(lambda: checked_score(scorer, answer, self._task.payload))
+        scored = await score_answer(scorer_named(self._config.scorer), answer, self._task.payload)
         said = [_outcome(scored.score), scored.remark, feedback]
         return interface.AgentResult(scored.score, " ".join(filter(None, said)), numbers)
 

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from erl_pipeline.config.base import PluginSettings, Settings
-from erl_pipeline.config.plugins import plugins
+from erl_pipeline.environments.scorers.interface import ScorerName
 from erl_pipeline.environments.tasks import require_some_to_train
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -71,7 +71,7 @@ class AgentConfig(PluginSettings):
     """`report`: the reward is a number from 0 to 1 in the agent's report. `scorer`: a scorer compares the
     report's `answer` with that of the task, and a report may hold no reward. Prefer this for agents that
     execute what the policy writes: such code could report its own reward."""
-    scorer: str = "exact"
+    scorer: ScorerName = "exact"
     """Name of the scorer: `exact`, `numeric`, `math`, `contains`, `f1`, or one of an installed package."""
     limits: AttemptLimitSettings = AttemptLimitSettings()
 
@@ -127,17 +127,6 @@ class AgentConfig(PluginSettings):
                     f"{name}: variables that begin with {', '.join(_SET)} are set by the pipeline"
                 )
         return names
-
-    @field_validator("scorer")
-    @classmethod
-    def _installed(cls, name: str) -> str:
-        if name not in plugins("scorers").found:
-            allowed = ", ".join(sorted(plugins("scorers").found))
-            raise ValueError(
-                f"there is no scorer {name!r} that can be used; allowed are {allowed} "
-                "(`erl-pipeline plugins` lists what is installed)"
-            )
-        return name
 
     @model_validator(mode="after")
     def _something_left(self) -> AgentConfig:

@@ -12,7 +12,7 @@ from erl_pipeline.environments.agent.settings import AgentConfig
 from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
 from erl_pipeline.environments.scorers.interface import scorer_named
 from erl_pipeline.environments.scorers.texts import reading_key
-from erl_pipeline.environments.tasks import filled_text, in_random_order, json_lines
+from erl_pipeline.environments.tasks import files_in, filled_text, in_random_order, json_lines
 from storage.errors import ConfigError, InputError
 
 
@@ -25,11 +25,7 @@ class _Tasks:
 
 def files(config: AgentConfig) -> dict[str, Path]:
     """The files that the settings name."""
-    named = {"training_file": config.training_file, "held_out_file": config.held_out_file}
-    return {
-        **{name: Path(path) for name, path in named.items() if path is not None},
-        **agent_files(config),
-    }
+    return {**files_in(config, "training_file", "held_out_file"), **agent_files(config)}
 
 
 def agent_files(config: AgentConfig) -> dict[str, Path]:

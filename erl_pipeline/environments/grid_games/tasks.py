@@ -25,7 +25,7 @@ from erl_pipeline.environments.grid_games.boards import (
 )
 from erl_pipeline.environments.grid_games.hidden_words import BoardSymbols, World, task_world
 from erl_pipeline.environments.interface import FindSplit, KeptSplit, Split, Task
-from erl_pipeline.environments.tasks import json_lines
+from erl_pipeline.environments.tasks import files_in, json_lines
 from storage.errors import ConfigError, InputError
 
 _SHARES = 8
@@ -351,8 +351,7 @@ def shape_key(payload: Mapping[str, Any]) -> str:
 
 
 def settings_files(config: GridSettings) -> dict[str, Path]:
-    named_files = {"task_file": config.task_file, "held_out_file": config.held_out_file}
-    return {name: Path(file) for name, file in named_files.items() if file is not None}
+    return files_in(config, "task_file", "held_out_file")
 
 
 def _are_twins(config: GridSettings, twins: Sequence[BoardTask[Any]]) -> str:

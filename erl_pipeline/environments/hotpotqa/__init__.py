@@ -1,17 +1,10 @@
 """HotpotQA: questions that need two pages of an encyclopedia, and a search tool that finds pages."""
 
-from pathlib import Path
-
 from erl_pipeline.environments import interface
 from erl_pipeline.environments.hotpotqa import environment, index, tasks
 from erl_pipeline.environments.hotpotqa.environment import documents_in, gold_answer
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
-
-
-def _files(settings: HotpotQAConfig) -> dict[str, Path]:
-    named = {"task_file": settings.task_file, "passage_file": settings.passage_file}
-    return {name: Path(path) for name, path in named.items() if path is not None}
-
+from erl_pipeline.environments.tasks import files_in
 
 ENVIRONMENT = interface.EnvironmentPlugin(
     settings=HotpotQAConfig,
@@ -25,7 +18,7 @@ ENVIRONMENT = interface.EnvironmentPlugin(
         kept_split=tasks.kept_split,
     ),
     dependencies=interface.Dependencies(
-        files=_files,
+        files=lambda settings: files_in(settings, "task_file", "passage_file"),
         packages=("erl_pipeline.environments.tasks",),
         built_files=interface.BuiltFiles(
             settings=index.index_settings, build=index.build, open=environment.open_with_index

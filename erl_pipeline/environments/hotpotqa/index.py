@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -33,7 +32,6 @@ _ABOUT = "index.json"
 _CANDIDATES = 50  # pages of each search that are fused
 _PROBES, _REFINE = 200, 4
 _EMBEDDED_AT_ONCE = 2_048  # pages; their tokens are in memory together
-_TRAINING_PASSES, _TRAINING_ROWS = 25, 128  # of k-means; rows for each partition
 
 
 def passages_of(config: HotpotQAConfig) -> list[tasks.Passage]:
@@ -60,6 +58,8 @@ def build_index(
     import pyarrow as pa
     from lancedb.index import FTS
 
+    from storage.memory.vector_index import vector_index_config
+
     storing = StorableTexts()
     titles = [storing.text(passage.title) for passage in passages]
     contents = [storing.text(passage.text) for passage in passages]
@@ -80,7 +80,7 @@ def build_index(
     table = lancedb.connect(folder).create_table(_TABLE, pa.table(columns))
     table.create_index("page", config=FTS())
     if embedder is not None and len(pages) >= INDEXED_PASSAGES:
-        table.create_index("vector", config=_vector_index(len(pages), vectors.shape[1]))
+        table.create_index("vector", config=vector_index_config(len(pages), vectors.shape[1]))
     about = {"embedding_model": None if embedder is None else embedder.embedding_model}
     (folder / _ABOUT).write_text(json.dumps(about) + "\n", encoding="utf-8")
     embedded = 0 if embedder is None else len(pages)
@@ -199,20 +199,6 @@ def open_index(folder: Path, embedder: Embedder | None) -> SearchIndex:
         if key not in _opened:
             _opened[key] = SearchIndex(folder, embedder)
         return _opened[key]
-
-
-def _vector_index(rows: int, dimension: int) -> Any:
-    """IVF_RQ: one bit per dimension, and the exact vectors of the best candidates decide. It needs a multiple
-    of eight dimensions; other vectors get IVF_SQ."""
-    from lancedb.index import IvfRq, IvfSq
-
-    kind = IvfRq if dimension % 8 == 0 else IvfSq
-    return kind(
-        distance_type="cosine",
-        num_partitions=math.isqrt(rows),
-        max_iterations=_TRAINING_PASSES,
-        sample_rate=_TRAINING_ROWS,
-    )
 
 
 _BUILT_FROM = frozenset(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from erl_pipeline.environments.messages import AssistantTurn, ToolCall, ToolSchema
+from storage.texts import counted
 
 SEARCH = "search"
 MAX_QUERY_CHARACTERS = 400
@@ -199,7 +200,7 @@ def trace(record: Record) -> str:
 def _of_the_end(record: Record) -> str:
     verdict = record.verdict
     if verdict is None:
-        turns = _count(len(record.turns), "turn")
+        turns = counted(len(record.turns), "turn")
         why = "too many calls could not be done" if record.ending == "bad_calls" else "all turns were used"
         return f"No answer was given in {turns}: {why}."
     if verdict.exact:
@@ -215,9 +216,9 @@ def _of_searches(record: Record) -> list[str]:
     needed, found = len(record.supporting), record.supporting_found
     which = "all of them" if found == needed else f"{found} of them" if found else "none of them"
     said = [
-        f"The question needs {_count(needed, 'page')}; {which} "
+        f"The question needs {counted(needed, 'page')}; {which} "
         f"{'was' if found == 1 and needed != 1 else 'were'} among the results of "
-        f"{_count(len(record.searches), 'search', 'searches')}."
+        f"{counted(len(record.searches), 'search', 'searches')}."
     ]
     stale = [str(number) for number, each in enumerate(record.searches, start=1) if not each.new]
     if stale:
@@ -228,7 +229,7 @@ def _of_searches(record: Record) -> list[str]:
 def _of_bad_calls(record: Record) -> list[str]:
     if not record.bad_calls:
         return []
-    return [f"{_count(len(record.bad_calls), 'call')} could not be done."]
+    return [f"{counted(len(record.bad_calls), 'call')} could not be done."]
 
 
 def _event(event: Event) -> str:
@@ -237,7 +238,3 @@ def _event(event: Event) -> str:
     if isinstance(event, Verdict):
         return f'answered "{event.answer}"'
     return f"not done: {event}"
-
-
-def _count(number: int, one: str, many: str | None = None) -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"

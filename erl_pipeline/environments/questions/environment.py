@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.questions.settings import AnswerFormat, QuestionsConfig
-from erl_pipeline.environments.scorers import Scored, checked_score, scorer_named
+from erl_pipeline.environments.scorers.interface import Scored, score_answer, scorer_named
 from erl_pipeline.environments.single_turn import ReplyScore, SingleTurnEnvironment
-from erl_pipeline.environments.threads import in_thread
 
 _SHOWN = 200  # characters of an answer that feedback repeats
 
@@ -24,10 +23,7 @@ def open_question(config: QuestionsConfig, task: Task) -> SingleTurnEnvironment:
 
     async def score(reply: str) -> ReplyScore:
         answer = marking.find(reply)
-        if scorer.bounded:
-            scored = checked_score(scorer, answer, task.payload)
-        else:
-            scored = await in_thread(lambda: checked_score(scorer, answer, task.payload))
+        scored = await score_answer(scorer, answer, task.payload)
         return ReplyScore(
             scored.score, feedback_on(marking, answer, scored), {"answered": float(answer is not None)}
         )

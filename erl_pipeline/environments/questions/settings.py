@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.config.plugins import plugins
+from erl_pipeline.environments.scorers.interface import ScorerName
 from erl_pipeline.environments.tasks import require_some_to_train
 
 AnswerFormat = Literal["boxed", "last_line", "tag", "whole"]
@@ -38,25 +38,11 @@ class QuestionsConfig(PluginSettings):
     """Where the answer is in what the policy says. `boxed`: in the last `\\boxed{...}`. `tag`: in the last
     `<answer>...</answer>`. `last_line`: the last line, without a label such as `Answer:`. `whole`: all of
     it."""
-    scorer: str = "exact"
+    scorer: ScorerName = "exact"
     """Name of the scorer: `exact`, `numeric`, `math`, `contains`, `f1`, or one of an installed package;
     `erl-pipeline plugins` lists them."""
     instructions: str = ""
     """What the policy is told before the question; a sentence on how to mark the answer is added to it."""
-
-    @field_validator("scorer")
-    @classmethod
-    def _installed(cls, name: str) -> str:
-        found = plugins("scorers")
-        if name not in found.found:
-            problems = [each.problem for each in found.broken if each.type == name]
-            if problems:
-                raise ValueError(f"{name} cannot be used: {problems[0]}")
-            raise ValueError(
-                f"there is no scorer {name!r}; allowed are {', '.join(sorted(found.found))} "
-                "(`erl-pipeline plugins` lists what is installed)"
-            )
-        return name
 
     @model_validator(mode="after")
     def _something_left(self) -> QuestionsConfig:

@@ -14,7 +14,7 @@ from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
 from erl_pipeline.environments.questions.settings import QuestionsConfig
 from erl_pipeline.environments.scorers import scorer_named
 from erl_pipeline.environments.scorers.texts import reading_key
-from erl_pipeline.environments.tasks import filled_text, in_random_order, json_lines
+from erl_pipeline.environments.tasks import files_in, filled_text, in_random_order, json_lines
 from storage.errors import ConfigError, InputError
 
 
@@ -31,8 +31,7 @@ def files(config: QuestionsConfig) -> dict[str, Path]:
     """The files that the settings name. Raises ConfigError where `training_file` is not given."""
     if config.training_file is None:
         raise ConfigError("environment.training_file: give a file of questions, one JSON object a line")
-    named = {"training_file": config.training_file, "held_out_file": config.held_out_file}
-    return {name: Path(path) for name, path in named.items() if path is not None}
+    return files_in(config, "training_file", "held_out_file")
 
 
 def training_tasks(config: QuestionsConfig, seed: int) -> list[Task]:

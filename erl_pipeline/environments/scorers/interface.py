@@ -8,11 +8,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
+
+from pydantic import AfterValidator
 
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.interface import ScorerFailed
 from erl_pipeline.environments.raised_at import raised_at
+from erl_pipeline.environments.threads import in_thread
 
 LONGEST_ANSWER = 10_000
 """Characters of the longest answer that the built-in scorers look at; a longer one is wrong."""
@@ -106,6 +109,30 @@ def checked_score(scorer: Scorer, answer: str | None, payload: Mapping[str, Any]
     if not isinstance(scored.remark, str):
         raise ScorerFailed(f"its remark is {scored.remark!r}, not a text")
     return Scored(float(score), scored.remark)
+
+
+async def score_answer(scorer: Scorer, answer: str | None, payload: Mapping[str, Any]) -> Scored:
+    """`checked_score`, in a thread where it may take long."""
+    if scorer.bounded:
+        return checked_score(scorer, answer, payload)
+    return await in_thread(lambda: checked_score(scorer, answer, payload))
+
+
+def installed_scorer(name: str) -> str:
+    """A name of a scorer that can be used. Raises `ValueError`, for a setting, for any other."""
+    found = plugins("scorers")
+    if name not in found.found:
+        problems = [each.problem for each in found.broken if each.type == name]
+        if problems:
+            raise ValueError(f"{name} cannot be used: {problems[0]}")
+        raise ValueError(
+            f"there is no scorer {name!r}; allowed are {', '.join(sorted(found.found))} "
+            "(`erl-pipeline plugins` lists what is installed)"
+        )
+    return name
+
+
+ScorerName = Annotated[str, AfterValidator(installed_scorer)]
 
 
 def up_to(longest: int, score: Callable[[str, Mapping[str, Any]], float | Scored]) -> ScorerFunction:

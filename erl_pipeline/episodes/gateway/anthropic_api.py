@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.episodes.gateway.api import (
@@ -16,6 +16,7 @@ from erl_pipeline.episodes.gateway.api import (
     Choice,
     JsonObject,
     Many,
+    OrText,
     RequestRefused,
     StopTexts,
     Strict,
@@ -24,6 +25,7 @@ from erl_pipeline.episodes.gateway.api import (
     called_tool,
     event,
     given,
+    said,
     tool_schema,
     validated,
 )
@@ -44,11 +46,7 @@ class _TextBlock(_Block):
     citations: list[Any] | None = Field(default=None, max_length=0)
 
 
-def _as_blocks(content: Any) -> Any:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
-
-
-_Text = Annotated[Many[_TextBlock], BeforeValidator(_as_blocks)]
+_Text = Annotated[Many[_TextBlock], OrText]
 
 
 class _Caller(Strict):
@@ -77,7 +75,7 @@ _AnyBlock = Annotated[_TextBlock | _UseBlock | _ResultBlock, Field(discriminator
 
 class _Message(Strict):
     role: Literal["user", "assistant", "system"]
-    content: Annotated[Many[_AnyBlock], BeforeValidator(_as_blocks)]
+    content: Annotated[Many[_AnyBlock], OrText]
 
 
 class _Tool(_Block):
@@ -122,7 +120,7 @@ def read_request(body: bytes) -> ChatRequest:
     if asked.messages[-1].role == "assistant":
         where = f"messages.{len(asked.messages) - 1}"
         raise RequestRefused(f"{where}: an answer whose beginning is given is not supported", where)
-    system: list[Message] = [{"role": "system", "content": _said(asked.system)}] if asked.system else []
+    system: list[Message] = [{"role": "system", "content": said(asked.system)}] if asked.system else []
     told = [message for number, each in enumerate(asked.messages) for message in _messages(number, each)]
     return ChatRequest(
         messages=(*system, *told),
@@ -140,24 +138,20 @@ def read_request(body: bytes) -> ChatRequest:
 def _messages(number: int, sent: _Message) -> list[Message]:
     """What a message of a request holds: each result of a tool is a message of its own, an answer of the
     policy is one with its tool calls."""
-    said: Message = {"role": sent.role, "content": ""}
+    message: Message = {"role": sent.role, "content": ""}
     results: list[Message] = []
     for place, block in enumerate(sent.content):
         if isinstance(block, _TextBlock):
-            said["content"] += block.text
+            message["content"] += block.text
         elif isinstance(block, _UseBlock) and sent.role == "assistant":
-            said.setdefault("tool_calls", []).append(called_tool(block.id, block.name, block.input))
+            message.setdefault("tool_calls", []).append(called_tool(block.id, block.name, block.input))
         elif isinstance(block, _ResultBlock) and sent.role == "user":
-            told = _said(block.content)
+            told = said(block.content)
             results.append({"role": "tool", "content": told, "tool_call_id": block.tool_use_id})
         else:
             where = f"messages.{number}.content.{place}"
             raise RequestRefused(f"{where}: {block.type} is no part of a message by {sent.role}", where)
-    return [*results, said] if said["content"] or not results else results
-
-
-def _said(blocks: list[_TextBlock]) -> str:
-    return "".join(block.text for block in blocks)
+    return [*results, message] if message["content"] or not results else results
 
 
 def _answer(completion: ChatCompletion) -> dict[str, Any]:
@@ -217,8 +211,8 @@ def _events(completion: ChatCompletion) -> Iterator[dict[str, Any]]:
         if block["type"] == "text":
             begun, delta = {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
         else:
-            said = json.dumps(block["input"], ensure_ascii=False)
-            begun, delta = {**block, "input": {}}, {"type": "input_json_delta", "partial_json": said}
+            told = json.dumps(block["input"], ensure_ascii=False)
+            begun, delta = {**block, "input": {}}, {"type": "input_json_delta", "partial_json": told}
         yield {"type": "content_block_start", "index": index, "content_block": begun}
         yield {"type": "content_block_delta", "index": index, "delta": delta}
         yield {"type": "content_block_stop", "index": index}

@@ -4,13 +4,21 @@ speaks."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from jinja2 import TemplateError
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from erl_pipeline.environments.messages import CalledTool, Message, ToolSchema, turn_message
@@ -158,6 +166,25 @@ class StrictOptions(Strict):
         if not isinstance(value, dict):
             return value
         return {key: each for key, each in value.items() if each is not None or key in cls.model_fields}
+
+
+class Text(Protocol):
+    """A part of a message that is a text."""
+
+    text: str
+
+
+def said(parts: Iterable[Text]) -> str:
+    """What the parts of a message say together."""
+    return "".join(part.text for part in parts)
+
+
+def _as_parts(content: Any) -> Any:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+OrText = BeforeValidator(_as_parts)
+"""For parts of a message that may come as one text."""
 
 
 def _storable_object(value: dict[str, Any]) -> dict[str, Any]:

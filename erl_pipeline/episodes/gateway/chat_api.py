@@ -20,6 +20,7 @@ from erl_pipeline.episodes.gateway.api import (
     Choice,
     JsonObject,
     Many,
+    OrText,
     RequestRefused,
     StopTexts,
     Strict,
@@ -30,6 +31,7 @@ from erl_pipeline.episodes.gateway.api import (
     event,
     given,
     json_arguments,
+    said,
     tool_schema,
     validated,
 )
@@ -41,10 +43,6 @@ OVERRIDDEN = ("temperature", "top_p", "seed", "presence_penalty", "frequency_pen
 class _Part(Strict):
     type: Literal["text"]
     text: str
-
-
-def _as_parts(content: Any) -> Any:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 class _Function(Strict):
@@ -67,7 +65,7 @@ class _Message(Strict):
     have read from them (`parsed`), and with reasoning that is not shown again."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[Many[_Part], BeforeValidator(_as_parts)] | None = None
+    content: Annotated[Many[_Part], OrText] | None = None
     name: str | None = None
     tool_calls: Many[_Call] | None = None
     tool_call_id: str | None = None
@@ -157,8 +155,8 @@ def read_request(body: bytes) -> ChatRequest:
 
 
 def _message(number: int, sent: _Message) -> Message:
-    text = "".join(part.text for part in sent.content or ())
-    message: Message = {"role": "system" if sent.role == "developer" else sent.role, "content": text}
+    role = "system" if sent.role == "developer" else sent.role
+    message: Message = {"role": role, "content": said(sent.content or ())}
     if sent.tool_calls:
         where = f"messages.{number}.tool_calls"
         message["tool_calls"] = [
@@ -208,11 +206,7 @@ def _said(choice: Choice) -> dict[str, Any]:
 def _calls(choice: Choice) -> list[dict[str, Any]]:
     """Arguments of tool calls are JSON texts."""
     return [
-        {
-            "id": call["id"],
-            "type": "function",
-            "function": {"name": call["function"]["name"], "arguments": arguments_text(call)},
-        }
+        {**call, "function": {**call["function"], "arguments": arguments_text(call)}}
         for call in choice.tool_calls
     ]
 

@@ -19,6 +19,7 @@ from erl_pipeline.episodes.gateway.api import (
     ChatRequest,
     JsonObject,
     Many,
+    OrText,
     RequestRefused,
     Strict,
     StrictOptions,
@@ -28,6 +29,7 @@ from erl_pipeline.episodes.gateway.api import (
     event,
     given,
     json_arguments,
+    said,
     tool_schema,
     validated,
 )
@@ -44,11 +46,7 @@ class _Part(Strict):
     parsed: Any = None
 
 
-def _as_parts(content: Any) -> Any:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
-
-
-_Text = Annotated[Many[_Part], BeforeValidator(_as_parts)]
+_Text = Annotated[Many[_Part], OrText]
 
 
 class _Item(StrictOptions):
@@ -173,15 +171,11 @@ def _messages(asked: _Request) -> list[Message]:
             arguments = json_arguments(f"input.{number}", item.arguments)
             found[-1].setdefault("tool_calls", []).append(called_tool(item.call_id, item.name, arguments))
         elif isinstance(item, _OutputItem):
-            found.append({"role": "tool", "content": _said(item.output), "tool_call_id": item.call_id})
+            found.append({"role": "tool", "content": said(item.output), "tool_call_id": item.call_id})
         else:
             role = "system" if item.role == "developer" else item.role
-            found.append({"role": role, "content": _said(item.content)})
+            found.append({"role": role, "content": said(item.content)})
     return found
-
-
-def _said(parts: list[_Part]) -> str:
-    return "".join(part.text for part in parts)
 
 
 def _answer(completion: ChatCompletion) -> dict[str, Any]:
@@ -285,14 +279,9 @@ def _message_events(item: dict[str, Any], place: dict[str, Any]) -> Iterator[dic
 
 
 def _call_events(item: dict[str, Any], place: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    said = item["arguments"]
-    yield {"type": "response.function_call_arguments.delta", **place, "delta": said}
-    yield {
-        "type": "response.function_call_arguments.done",
-        **place,
-        "name": item["name"],
-        "arguments": said,
-    }
+    asked = {key: item[key] for key in ("name", "arguments")}
+    yield {"type": "response.function_call_arguments.delta", **place, "delta": item["arguments"]}
+    yield {"type": "response.function_call_arguments.done", **place, **asked}
 
 
 def _refused_stream(refused: RequestRefused) -> Iterator[bytes]:

@@ -162,9 +162,9 @@ class AttemptSequences:
         after = turn if turn is not None and not turn.followed else None
         if after is not None:
             after.followed = True
-        if after is None:
-            self._begun += 1
-        number = self._begun if after is None else after.sequence.number
+            number = after.sequence.number
+        else:
+            number = self._begun = self._begun + 1
         return Call(history, known, prompt, repeat, number, after, turn)
 
     def turn_of(self, history: History) -> RecordedTurn | None:

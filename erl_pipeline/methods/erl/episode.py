@@ -8,7 +8,8 @@ from enum import IntEnum
 from erl_pipeline.config.prompts import JudgeFeedback, render
 from erl_pipeline.environments.messages import Message, opening
 from erl_pipeline.environments.prompt_format import AttemptReport, PromptFormat, report_values
-from erl_pipeline.episodes.attempt import Attempt, Opening, play_attempt, rewarded
+from erl_pipeline.episodes.agent_attempt import Opening
+from erl_pipeline.episodes.attempt import Attempt, play_attempt, rewarded
 from erl_pipeline.episodes.context import EpisodeContext, Outcome, TurnKey, trajectory
 from erl_pipeline.episodes.dialogue import Dialogue
 from erl_pipeline.episodes.judge import AskJudge, judge

@@ -20,7 +20,7 @@ from storage.serving.aliases import Verdict
 from storage.serving.collected import SERVED, SERVED_TRAJECTORIES
 from storage.tables.parquet import scan_files
 from storage.tables.scored import NOT_TRAINABLE, REDACTED_NOT_TRAINABLE, was_scored
-from storage.tables.sequences import FURTHER_SEQUENCES
+from storage.tables.sequences import further_files
 from storage.tables.trajectories import TRAJECTORIES as TRAJECTORY_TABLE
 from storage.tables.trajectories import scan_trajectories
 from storage.texts import counted
@@ -68,17 +68,17 @@ def compare_held_out(
 
 
 def compare_feedback(
-    store_uri: str, batches: Sequence[SealedBatch], new: str, old: str, settings: GateSettings
+    store_uri: str, served: str, new: str, old: str, settings: GateSettings
 ) -> Comparison | None:
-    """Two checkpoints by what people said of their episodes; None where one has fewer rated episodes than
-    `min_episodes`, or fewer users than `min_users`.
+    """Two checkpoints by what people said of their episodes, in all batches of a served run; None where one
+    has fewer rated episodes than `min_episodes`, or fewer users than `min_users`.
 
     Each user counts once, with the mean of the episodes: a canary is drawn by user, and what one user says is
     alike. An episode without a user stands for itself. Episodes in which both checkpoints answered say
     nothing of either, and are counted apart. The rated shares stand beside it: raters select themselves, so
     where shares differ, means may not be comparable.
     """
-    found = _rewards(ArtifactStore(store_uri), batches)
+    found = _rewards(ArtifactStore(store_uri), sealed_batches(store_uri, served))
     if found is None:
         return None
     rows = found.filter(pl.col("policy_version").is_in([new, old]))
@@ -120,11 +120,7 @@ def _rewards(store: ArtifactStore, batches: Sequence[SealedBatch]) -> pl.DataFra
         return None
     rows = scan_files([each.rows_path(TRAJECTORIES) for each in artifacts], TRAJECTORY_TABLE)
     users = scan_files([each.rows_path(SERVED) for each in artifacts], SERVED_TRAJECTORIES)
-    further = [
-        each.rows_path(FURTHER_SEQUENCES)
-        for each in artifacts
-        if any(file.path == FURTHER_SEQUENCES for file in each.manifest.files)
-    ]
+    further = further_files(artifacts)
     first = rows.select(
         "trajectory_id",
         "policy_version",
@@ -179,13 +175,8 @@ def judge(
     held_out = compare_held_out(
         held_out_rewards(store, night, 0), held_out_rewards(store, night, iterations), settings.confidence
     )
-    feedback = feedback_of(store_uri, served, new, old, settings)
+    feedback = compare_feedback(store_uri, served, new, old, settings)
     return verdict(held_out, feedback, new, old, night.name, settings)
-
-
-def feedback_of(store_uri: str, served: str, new: str, old: str, settings: GateSettings) -> Comparison | None:
-    """`compare_feedback` over all batches of a served run."""
-    return compare_feedback(store_uri, sealed_batches(store_uri, served), new, old, settings)
 
 
 def verdict(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from erl_pipeline.policies.checkpoints import MODEL
-from erl_pipeline.serving.learning.gate import feedback_of
+from erl_pipeline.serving.learning.gate import compare_feedback
 from erl_pipeline.serving.settings import GateSettings
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
@@ -114,7 +114,7 @@ def _passed(
             f"the gate of checkpoint {checkpoint_id[:12]} has compared it with {verdict.against[:12]}, and "
             f"{alias} means {previous[:12]} by now. To promote it all the same: --without-gate --why TEXT"
         )
-    feedback = feedback_of(store_uri, run, checkpoint_id, previous, settings)
+    feedback = compare_feedback(store_uri, run, checkpoint_id, previous, settings)
     if feedback is None:
         return verdict
     if feedback.low < -settings.held_out_drop:

@@ -133,8 +133,7 @@ def play_with_checkpoint(
         following: tasks and samples of the artifacts for which this worker is asked next. Their episodes
             begin on places of the engine that these leave free, if it has many and samples on between stages.
 
-    Raises what `erl_pipeline.episodes.play.play_episodes` and
-    `erl_pipeline.episodes.first_prompts.require_room` raise.
+    Raises what `play_episodes` and `require_room` of `erl_pipeline.episodes.play` raise.
     """
     from erl_pipeline.episodes import play
     from erl_pipeline.episodes.context import EpisodeLimits, Provenance

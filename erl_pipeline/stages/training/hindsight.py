@@ -6,7 +6,6 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.prompts import render
@@ -222,9 +221,9 @@ def _prompts(
 
 def _rendered(row: Trajectory, text: str, chat: ChatTokenizer, template: str) -> tuple[int, ...] | None:
     """The prompt of an attempt with a text in it; None where its messages do not give its tokens."""
-    messages: list[Message] = list(
-        takewhile(lambda each: each["role"] != "assistant", json.loads(row.messages))
-    )
+    from erl_pipeline.episodes.context import opening_messages
+
+    messages = opening_messages(row)
     if not messages or chat.prompt(messages) != row.prompt_token_ids:
         return None
     last = messages[-1]

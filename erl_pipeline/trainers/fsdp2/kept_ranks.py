@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from types import TracebackType
 
 from erl_pipeline.policies.hardware import training_device
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
@@ -56,9 +55,7 @@ class KeptRanks:
     def __enter__(self) -> KeptRanks:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._end()
 
     def _end(self) -> None:

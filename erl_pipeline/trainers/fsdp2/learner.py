@@ -133,8 +133,7 @@ class RankLearner:
     ) -> list[torch.Tensor]:
         """Log-probabilities or entropies of each sequence's trained tokens."""
         with self._learner.ready(gradient_checkpointing=False) as forward:
-            scored = forward.sequence_entropies if entropies else forward.sequence_logprobs
-            return scored(sequences, microbatch_tokens)
+            return forward.sequence_scores(sequences, microbatch_tokens)[int(entropies)]
 
     def token_scores(self, work: ScoreTokens, sequences: Sequence[TrainingSequence]) -> list[TokenScores]:
         """`Trainer.token_scores`; each rank returns those of all."""

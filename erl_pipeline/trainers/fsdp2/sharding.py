@@ -16,10 +16,10 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from erl_pipeline.policies.hardware import add_in_fixed_order, training_device
 from erl_pipeline.trainers.fsdp2.launcher import DETERMINISTIC_VARIABLE, TIMEOUT_VARIABLE
+from erl_pipeline.trainers.local.preparation import blocks_of
 from storage.errors import ConfigError
 
 
@@ -61,7 +61,7 @@ class ProcessRanks:
 
     def sum_gradients(self, model: PreTrainedModel, now: bool) -> None:
         self.sums_now = now
-        for block in _blocks(model):
+        for block in blocks_of(model):
             cast(FSDPModule, block).set_requires_gradient_sync(now)
 
     def rows(self, rows: int) -> slice:
@@ -124,7 +124,7 @@ def shard(model: PreTrainedModel, ranks: ProcessRanks) -> None:
     added up over the ranks in fp32.
     """
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
-    for module in (*_blocks(model), model):
+    for module in (*blocks_of(model), model):
         fully_shard(module, mesh=ranks.mesh, mp_policy=policy)
         sharded = cast(FSDPModule, module)
         # The loss is a sum over the tokens of all ranks, each with its weight: gradients are summed, not
@@ -133,7 +133,7 @@ def shard(model: PreTrainedModel, ranks: ProcessRanks) -> None:
         sharded.set_force_sum_reduction_for_comms(True)
     # FSDP finds out at the first pass through the whole model what belongs to it. Later passes may begin at
     # its body, and compute the head afterwards.
-    with torch.no_grad(), _gathered_early(_blocks(model)):
+    with torch.no_grad(), _gathered_early(blocks_of(model)):
         model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=ranks.device), use_cache=False)
     ranks.let_go_of_weights(model)
 
@@ -155,10 +155,6 @@ def _gathered_early(blocks: Sequence[torch.nn.Module]) -> Iterator[None]:
             hook.remove()
     for block, following in pairwise(order):
         cast(FSDPModule, block).set_modules_to_forward_prefetch([cast(FSDPModule, following)])
-
-
-def _blocks(model: PreTrainedModel) -> list[torch.nn.Module]:
-    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
 def own_rows(weight: torch.Tensor) -> torch.Tensor:

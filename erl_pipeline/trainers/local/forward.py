@@ -189,17 +189,15 @@ class PolicyForward:
         parts = [np.split(column.cpu().numpy(), ends) for column in columns]
         return [TokenScores(*each) for each in zip(*parts, strict=True)]
 
-    def sequence_logprobs(
+    def sequence_scores(
         self, sequences: Sequence[TrainingSequence], microbatch_tokens: int
-    ) -> list[torch.Tensor]:
-        """Log-probabilities (nats) of each sequence's trained tokens, at its temperature."""
-        return self._sequence_scores(sequences, microbatch_tokens)[0]
-
-    def sequence_entropies(
-        self, sequences: Sequence[TrainingSequence], microbatch_tokens: int
-    ) -> list[torch.Tensor]:
-        """Entropies (nats) at each sequence's trained tokens, at its temperature."""
-        return self._sequence_scores(sequences, microbatch_tokens)[1]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Log-probabilities and entropies (nats) of each sequence's trained tokens, at its temperature."""
+        counts = [sequence.trained_tokens for sequence in sequences]
+        temperatures = self._temperatures(sequences)
+        trained = [sequence for sequence in sequences if sequence.trained_tokens]
+        logprobs, entropies = self.scores(trained, temperatures, microbatch_tokens)
+        return list(logprobs.split(counts)), list(entropies.split(counts))
 
     def _score(
         self,
@@ -237,15 +235,6 @@ class PolicyForward:
         return replace(
             shortest, sources=shortest.sources[:0], targets=shortest.targets[:0], tokens=shortest.tokens[:0]
         )
-
-    def _sequence_scores(
-        self, sequences: Sequence[TrainingSequence], microbatch_tokens: int
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        counts = [sequence.trained_tokens for sequence in sequences]
-        temperatures = self._temperatures(sequences)
-        trained = [sequence for sequence in sequences if sequence.trained_tokens]
-        logprobs, entropies = self.scores(trained, temperatures, microbatch_tokens)
-        return list(logprobs.split(counts)), list(entropies.split(counts))
 
 
 def trial_sequence(prompt: tuple[int, ...], response: tuple[int, ...]) -> TrainingSequence:

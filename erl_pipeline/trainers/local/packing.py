@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -119,18 +120,19 @@ def _input_length(sequence: TrainingSequence) -> int:
 
 def _first_tokens(sequences: Sequence[TrainingSequence]) -> list[int]:
     """Index of each sequence's first trained token among those of all sequences."""
-    firsts, count = [], 0
-    for sequence in sequences:
-        firsts.append(count)
-        count += sequence.trained_tokens
-    return firsts
+    return list(accumulate((each.trained_tokens for each in sequences), initial=0))[: len(sequences)]
+
+
+def by_prompt(sequences: Sequence[TrainingSequence]) -> dict[tuple[int, ...], list[int]]:
+    """Prompt -> indices of the sequences that begin with it."""
+    found: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+    for index, sequence in enumerate(sequences):
+        found[sequence.prompt_token_ids].append(index)
+    return found
 
 
 def _families(sequences: Sequence[TrainingSequence], budget: int) -> Iterable[_Family]:
-    by_prompt: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
-    for index, sequence in enumerate(sequences):
-        by_prompt[sequence.prompt_token_ids].append(index)
-    for prompt, members in by_prompt.items():
+    for prompt, members in by_prompt(sequences).items():
         members.sort(key=lambda i: -_input_length(sequences[i]))
         taken: list[int] = []
         tokens = len(prompt)

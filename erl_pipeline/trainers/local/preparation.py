@@ -97,7 +97,7 @@ def compiled_blocks(model: PreTrainedModel, backend: str = "inductor") -> Iterat
     """Within the context the model's blocks are compiled by a backend of `torch.compile`: each class of
     blocks once, for any number of tokens."""
     with _other_forward(
-        _blocks_of(model), lambda block: MethodType(_compiled(type(block).forward, backend), block)
+        blocks_of(model), lambda block: MethodType(_compiled(type(block).forward, backend), block)
     ):
         yield
 
@@ -110,7 +110,7 @@ def checkpointed_blocks(model: PreTrainedModel) -> Iterator[None]:
     The model's own gradient checkpointing wants blocks in training mode, in which some apply dropout. Raises
     ConfigError for a model without blocks.
     """
-    blocks = _blocks_of(model)
+    blocks = blocks_of(model)
     if not blocks:
         raise ConfigError(
             f"gradient_checkpointing: {type(model).__name__} has no blocks that could be computed again; "
@@ -142,7 +142,8 @@ def _compiled(forward: Callable[..., Any], backend: str) -> Callable[..., Any]:
     return torch.compile(forward, dynamic=True, backend=backend)
 
 
-def _blocks_of(model: PreTrainedModel) -> list[torch.nn.Module]:
+def blocks_of(model: PreTrainedModel) -> list[torch.nn.Module]:
+    """The layers of a model that are computed one after the other, all alike."""
     return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 

@@ -3,10 +3,11 @@
 import gc
 import random
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from erl_pipeline.trainers.interface import OnStep, Reinforcement
 from erl_pipeline.trainers.local.forward import PackedAttention, PolicyForward
 from erl_pipeline.trainers.local.observations import BatchLog, SequenceLog, Statistics
 from erl_pipeline.trainers.local.optimizer_steps import Learner, OptimizerSteps, count_tokens, mean
+from erl_pipeline.trainers.local.packing import by_prompt
 from erl_pipeline.trainers.local.policy_loss import PolicyLoss, ReplayedPart, replay_metrics, without_clip
 from erl_pipeline.trainers.local.self_distillation import TaughtPart, distillation_metrics
 from erl_pipeline.trainers.local.tokens import TokenColumns, role_columns, token_columns
@@ -137,7 +139,7 @@ def _reference_logprobs(
 ) -> list[torch.Tensor]:
     base = without_adapter(learner.model) if reference is learner.model else nullcontext()
     with base, learner.ready(gradient_checkpointing=False, model=reference) as forward:
-        return forward.sequence_logprobs(sequences, update.microbatch_tokens)
+        return forward.sequence_scores(sequences, update.microbatch_tokens)[0]
 
 
 def _penalized(
@@ -174,7 +176,7 @@ def _take_steps(
     statistics = Statistics()
     olds = grad_norms = None
     if _needs_old_logprobs(objective, update):
-        olds = forward.sequence_logprobs(kept, update.microbatch_tokens)
+        olds = forward.sequence_scores(kept, update.microbatch_tokens)[0]
     for members in _minibatches(kept, update, work.seed):
         batch = [kept[index] for index in members]
         policy_share = selection.live_share if objective.normalizer == "all_rows" else 1.0
@@ -238,16 +240,12 @@ def _sequence_log_ratios(
 
 def _records(work: Reinforcement, selection: _Selection, log: SequenceLog) -> list[SequenceRecord]:
     """What was done with each sequence of the work, in its order."""
-    records: list[SequenceRecord] = []
-    number = 0
-    for sequence, reason in zip(work.sequences, selection.reasons, strict=True):
-        weight = sequence.weight * work.objective.terms(sequence.role).weight
-        if reason is None:
-            records.append(log.record(number, weight))
-            number += 1
-        else:
-            records.append(SequenceRecord(weight, reason))
-    return records
+    numbers = count()
+    weights = [each.weight * work.objective.terms(each.role).weight for each in work.sequences]
+    return [
+        log.record(next(numbers), weight) if reason is None else SequenceRecord(weight, reason)
+        for weight, reason in zip(weights, selection.reasons, strict=True)
+    ]
 
 
 def _metrics(
@@ -320,10 +318,7 @@ def _minibatches(
     sequences: Sequence[TrainingSequence], update: UpdateConfig, seed: int
 ) -> Iterator[list[int]]:
     """Indices of the sequences of each optimizer step; sequences with one prompt stay together."""
-    by_prompt: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
-    for index, sequence in enumerate(sequences):
-        by_prompt[sequence.prompt_token_ids].append(index)
-    prompts = list(by_prompt.values())
+    prompts = list(by_prompt(sequences).values())
     parts = min(update.minibatches, len(prompts))
     shuffler = random.Random(seed)
     for _ in range(update.epochs):

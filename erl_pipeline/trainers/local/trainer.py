@@ -68,14 +68,17 @@ class LocalTrainer:
         return fine_tune_supervised(self._learner, work, on_step)
 
     def logprobs(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> list[np.ndarray]:
-        with self._learner.ready(gradient_checkpointing=False) as forward:
-            found = forward.sequence_logprobs(sequences, microbatch_tokens)
-        return [values.cpu().numpy() for values in found]
+        return self._scores(sequences, microbatch_tokens)[0]
 
     def entropies(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> list[np.ndarray]:
+        return self._scores(sequences, microbatch_tokens)[1]
+
+    def _scores(
+        self, sequences: Sequence[TrainingSequence], microbatch_tokens: int
+    ) -> list[list[np.ndarray]]:
         with self._learner.ready(gradient_checkpointing=False) as forward:
-            found = forward.sequence_entropies(sequences, microbatch_tokens)
-        return [values.cpu().numpy() for values in found]
+            found = forward.sequence_scores(sequences, microbatch_tokens)
+        return [[values.cpu().numpy() for values in of_each] for of_each in found]
 
     def token_scores(
         self,

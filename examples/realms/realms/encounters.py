@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from erl_pipeline.environments.prompt_format import PromptFormat
-from erl_pipeline.episodes.attempt import Attempt, Opening, play_attempt, rewarded
+from erl_pipeline.episodes.agent_attempt import Opening
+from erl_pipeline.episodes.attempt import Attempt, play_attempt, rewarded
 from erl_pipeline.episodes.context import EpisodeContext, Outcome, TurnKey, trajectory
 from erl_pipeline.episodes.dialogue import Dialogue
 from storage.tables.trajectories import Trajectory

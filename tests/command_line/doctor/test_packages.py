@@ -8,9 +8,9 @@ from command_line.doctor.checks import (
     check_required_packages,
     check_torch_companions,
     check_vllm,
-    own_versions,
     versions_of,
 )
+from storage.artifacts.manifest import installed_versions
 from storage.errors import InputError
 
 
@@ -20,7 +20,7 @@ def test_required_packages_are_compared_with_what_is_installed() -> None:
 
     bad = check_required_packages(["numpy>=99", "no-such-package-here>=1"])
     assert bad.verdict == "problem"
-    assert f"numpy {own_versions(['numpy'])['numpy']} (needed: numpy>=99)" in bad.found
+    assert f"numpy {installed_versions(['numpy'])['numpy']} (needed: numpy>=99)" in bad.found
     assert "no-such-package-here is missing" in bad.found
     assert "pip install" in bad.advice
 
@@ -62,7 +62,7 @@ def test_companions_of_another_build_than_torch() -> None:
 
 
 def test_another_interpreter_is_asked() -> None:
-    assert versions_of(sys.executable)["torch"] == own_versions(["torch"])["torch"]
+    assert versions_of(sys.executable)["torch"] == installed_versions(["torch"])["torch"]
     with pytest.raises(InputError, match="--executable /no/such/python is no Python interpreter"):
         versions_of("/no/such/python")
     with pytest.raises(InputError, match="no Python interpreter"):

@@ -7,12 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.artifacts.artifact import keep_lineage_columns
+from storage.artifacts.artifact import NOT_OF_LINEAGE, copy_rows
 from storage.artifacts.manifest import TABLE_KEY
 
 
 def test_the_kept_columns_are_those_of_all_row_groups_in_order(tmp_path: Path) -> None:
-    source, target = tmp_path / "rows.parquet", tmp_path / "kept" / "rows.parquet"
+    source, target = tmp_path / "rows.parquet", tmp_path / "kept_rows" / "rows.parquet"
     rows = pa.table(
         {
             "trajectory_id": ["a", "b", "c", "d", "e"],
@@ -22,7 +22,7 @@ def test_the_kept_columns_are_those_of_all_row_groups_in_order(tmp_path: Path) -
         }
     ).replace_schema_metadata({TABLE_KEY: b"trajectories"})
     pq.write_table(rows, source, row_group_size=2)
-    entry = keep_lineage_columns(source, target, "kept_rows/rows.parquet")
+    entry = copy_rows(source, tmp_path, "kept_rows/rows.parquet", NOT_OF_LINEAGE)
     kept = pq.read_table(source).drop_columns(["response_token_ids", "messages"])
     assert pq.read_table(target).equals(kept, check_metadata=True)
     assert pq.read_metadata(target).num_row_groups == 3
@@ -34,5 +34,5 @@ def test_an_empty_file_keeps_its_columns(tmp_path: Path) -> None:
     source, target = tmp_path / "rows.parquet", tmp_path / "kept.parquet"
     empty = pa.table({"trajectory_id": pa.array([], pa.string()), "response_mask": pa.array([], pa.int8())})
     pq.write_table(empty, source)
-    entry = keep_lineage_columns(source, target, "kept.parquet")
+    entry = copy_rows(source, tmp_path, "kept.parquet", NOT_OF_LINEAGE)
     assert (entry.rows, pq.read_table(target).column_names) == (0, ["trajectory_id"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from erl_pipeline.serving.learning.collect import collect, sealed_batches
+from erl_pipeline.serving.learning.collect import collect
 from erl_pipeline.serving.learning.gate import Comparison, compare_feedback, compare_held_out, verdict
 from erl_pipeline.serving.settings import EpisodeSettings, GateSettings
 from erl_pipeline.statistics import bootstrap_low
@@ -85,7 +85,7 @@ def comparison_of(
     log(store, *records)
     collect(str(store), RUN, EpisodeSettings(), TOMORROW, at_least=0)
     settings = GateSettings(min_episodes=least, min_users=2)
-    return compare_feedback(str(store), sealed_batches(str(store), RUN), "new", "old", settings)
+    return compare_feedback(str(store), RUN, "new", "old", settings)
 
 
 FOUR = [("new", 1.0, "a"), ("new", 1.0, "b"), ("new", None, "c"), ("new", None, "d"), ("old", 0.0, "e")]
@@ -145,7 +145,7 @@ def test_an_episode_of_both_checkpoints_says_nothing_of_either(tmp_path: Path) -
     log(tmp_path, *records)
     collect(str(tmp_path), RUN, EpisodeSettings(), TOMORROW)
     settings = GateSettings(min_episodes=2, min_users=2)
-    found = compare_feedback(str(tmp_path), sealed_batches(str(tmp_path), RUN), "new", "old", settings)
+    found = compare_feedback(str(tmp_path), RUN, "new", "old", settings)
     assert found is not None
     assert (found.difference, found.beside["episodes_of_both"]) == (0.5, 1)
 
@@ -170,8 +170,7 @@ def test_forgetting_a_user_leaves_the_comparison_as_it_was(tmp_path: Path) -> No
 
     forget_user(str(tmp_path), RUN, NamedUser("acme", ("gone",)))
 
-    batches = sealed_batches(str(tmp_path), RUN)
-    found = compare_feedback(str(tmp_path), batches, "new", "old", GateSettings(min_episodes=1, min_users=2))
+    found = compare_feedback(str(tmp_path), RUN, "new", "old", GateSettings(min_episodes=1, min_users=2))
     assert found is not None
     assert found.difference == -0.75
     assert (found.beside["episodes_old"], found.beside["rated_share_old"]) == (2, 2 / 3)

@@ -89,7 +89,7 @@ def test_neither_padding_nor_the_environments_tokens_have_a_part_in_it(
     class Scorer:
         def entropies(self, sequences: Sequence[TrainingSequence], tokens: int) -> list[np.ndarray]:
             with ready_for_training(model, gradient_checkpointing=False) as forward:
-                return [each.numpy() for each in forward.sequence_entropies(sequences, tokens)]
+                return [each.numpy() for each in forward.sequence_scores(sequences, tokens)[1]]
 
     def entropies(*rows: Trajectory) -> list[float]:
         return mean_entropies(rows, cast(Trainer, Scorer()), "vocabulary", 1000)
