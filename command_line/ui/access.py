@@ -19,7 +19,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from erl_pipeline.network import own_names
+from erl_pipeline.network import is_address, is_loopback, own_names
 from storage.errors import InputError
 
 TOKEN = "token"
@@ -63,7 +63,7 @@ class Access:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
             return False
-        return name in self.names or (self.any_address and _is_address(name))
+        return name in self.names or (self.any_address and is_address(name))
 
 
 def access_for(host: str) -> Access:
@@ -71,13 +71,8 @@ def access_for(host: str) -> Access:
     address needs a token, which is made here."""
     if is_loopback(host):
         return Access(frozenset({"localhost", "127.0.0.1", "::1", host.lower()}))
-    wildcard = _is_address(host) and ipaddress.ip_address(host).is_unspecified
+    wildcard = is_address(host) and ipaddress.ip_address(host).is_unspecified
     return Access(own_names() | {host.lower()}, any_address=wildcard, token=secrets.token_urlsafe(32))
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address can be reached only from this machine."""
-    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
 class Guard:
@@ -157,14 +152,6 @@ def _cookie(headers: Headers, token: str) -> str:
 
 def _same(given: str, token: str) -> bool:
     return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 REQUEST_SECONDS = 10.0
