@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import h11
@@ -158,7 +159,7 @@ REQUEST_SECONDS = 10.0
 """Most seconds from the first byte of a request, or from the connection, to the request's end: the page takes
 no body, so one has no time of its own."""
 MOST_CONNECTIONS = 256
-"""With more, the connection that has waited longest for its request is closed."""
+"""With more, the connection on which nothing has been asked for longest is closed."""
 
 
 class LimitedProtocol(H11Protocol):
@@ -170,12 +171,13 @@ class LimitedProtocol(H11Protocol):
         super().connection_made(transport)
         self._await_request()
         if len(self.connections) > MOST_CONNECTIONS:
-            waiting = {
-                each._deadline.when(): each
+            # Also one that is kept after an answer: else clients that ask now and then would fill all places.
+            silent = [
+                (since, each.transport)
                 for each in self.connections
-                if isinstance(each, LimitedProtocol) and each._deadline is not None
-            }
-            waiting[min(waiting)].transport.abort()
+                if isinstance(each, LimitedProtocol) and (since := each._silent_since()) is not None
+            ]
+            min(silent, key=itemgetter(0))[1].abort()
 
     def data_received(self, data: bytes) -> None:
         self._await_request()
@@ -192,6 +194,16 @@ class LimitedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         super().connection_lost(exc)
+
+    def _silent_since(self) -> float | None:
+        """The time of the connection, of the first byte of its request, or of its last answer; None while a
+        request is answered, or when it is ending."""
+        if self.transport.is_closing():
+            return None
+        if self._deadline is not None:
+            return self._deadline.when() - REQUEST_SECONDS
+        kept = self.timeout_keep_alive_task
+        return None if kept is None else kept.when() - self.timeout_keep_alive
 
     def _await_request(self) -> None:
         if self._deadline is None:
