@@ -1,8 +1,11 @@
-"""The program of the local Prefect server: `python -m flows.server_process FILE_DESCRIPTOR [--schedule]`.
+"""The program of the local Prefect server: `python -m flows.server_process [FILE_DESCRIPTOR [--schedule]]`.
 
 It serves Prefect's API on a listening socket that it inherits. It ends when its standard input ends: the
 parent holds the other end, so the server cannot outlive it, however the parent ends. With `--schedule` it
 also has Prefect's page and the services that make flow runs by schedules.
+
+Without arguments it serves all of that, as `prefect server start` does, until a signal, where
+PREFECT_SERVER_API_HOST and PREFECT_SERVER_API_PORT say.
 """
 
 import logging
@@ -21,7 +24,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
-from erl_pipeline.network import interface_of, is_address, is_loopback, own_names
+from erl_pipeline.network import interface_of, is_address, is_loopback, listen, own_names
 
 _RETRY_AFTER_SECONDS = 0.05
 _RETRY_AFTER_SECONDS_OF_MANY = 0.5
@@ -29,9 +32,14 @@ _RETRY_AFTER_SECONDS_OF_MANY = 0.5
 
 def main() -> None:
     """Serve until a signal, or until the parent is gone."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    listener = socket.socket(fileno=int(sys.argv[1]))
-    ephemeral = "--schedule" not in sys.argv[2:]
+    is_child = len(sys.argv) > 1
+    if is_child:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+        listener = socket.socket(fileno=int(sys.argv[1]))
+    else:
+        place = get_current_settings().server.api
+        listener = listen(place.host, place.port)
+    ephemeral = is_child and "--schedule" not in sys.argv[2:]
     # With many writers a short wait would soon fail five times, and then Prefect's client gives up.
     seconds = _RETRY_AFTER_SECONDS if ephemeral else _RETRY_AFTER_SECONDS_OF_MANY
     app = only_own_pages(retry_soon(create_app(ephemeral=ephemeral, final=True), seconds))

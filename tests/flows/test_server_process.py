@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
+import subprocess
+import sys
 from urllib.parse import urlsplit
 
 import httpx
@@ -12,6 +16,9 @@ from starlette.types import Message, Receive, Scope, Send
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Origin, Subprotocol
+
+from flows.local_server import answers
+from tests.waiting import wait_for
 
 
 def headers_of_an_answer(status: int) -> list[tuple[bytes, bytes]]:
@@ -151,6 +158,25 @@ def test_no_request_waits_for_a_look_up_of_a_name(monkeypatch: pytest.MonkeyPatc
     assert looked_up == []
     assert statuses("0.0.0.0", [*own, (None, "node7.cluster.example:4200")]) == [200] * 5
     assert len(looked_up) == 1
+
+
+@pytest.mark.usefixtures("prefect_home")
+def test_a_container_serves_prefects_page_by_its_settings_and_until_a_signal() -> None:
+    """With no standard input, and without a parent's socket."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    page = f"http://127.0.0.1:{port}"
+    place = {"PREFECT_SERVER_API_HOST": "127.0.0.1", "PREFECT_SERVER_API_PORT": str(port)}
+    command = [sys.executable, "-m", "flows.server_process"]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, env={**os.environ, **place}) as server:
+        try:
+            wait_for("the server", lambda: server.poll() is not None or answers(f"{page}/api"))
+            assert "<html" in httpx.get(page, follow_redirects=True).text
+            assert httpx.get(f"{page}/api/health", headers={"host": "other.example"}).status_code == 421
+            server.terminate()
+            assert server.wait(30) in (0, -signal.SIGTERM)
+        finally:
+            server.kill()
 
 
 def test_the_events_of_task_runs_are_not_compressed_on_their_way(api: str) -> None:
