@@ -52,6 +52,20 @@ def own_names() -> frozenset[str]:
     return frozenset({"localhost", socket.gethostname().lower(), socket.getfqdn().lower()})
 
 
+def is_address(name: str) -> bool:
+    """Whether this is an IP address, and no name."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can be reached only from this machine."""
+    return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
 def interface_of(number: str) -> str:
     """The name of this machine's network interface with an address, such as `eth0`.
 

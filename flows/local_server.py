@@ -274,9 +274,9 @@ def _start(
     with listener, log_file.open("ab") as log:
         bound = listener.getsockname()[1]
         place = {"PREFECT_SERVER_API_HOST": host, "PREFECT_SERVER_API_PORT": str(bound)}
-        if host == _EVERYWHERE:  # Else Prefect's page would have a browser ask 0.0.0.0.
-            address = f"{for_others(host, bound)}/api"
-            place["PREFECT_UI_API_URL"] = os.environ.get("PREFECT_UI_API_URL", address)
+        is_set = "api_url" in get_current_settings().server.ui.model_fields_set
+        if host == _EVERYWHERE and not is_set:  # Else Prefect's page would have a browser ask 0.0.0.0.
+            place["PREFECT_UI_API_URL"] = f"{for_others(host, bound)}/api"
         process = subprocess.Popen(
             [sys.executable, "-m", "flows.server_process", str(listener.fileno()), *arguments],
             stdin=subprocess.PIPE,

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import h11
@@ -19,7 +20,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from erl_pipeline.network import own_names
+from erl_pipeline.network import is_address, is_loopback, own_names
 from storage.errors import InputError
 
 TOKEN = "token"
@@ -63,7 +64,7 @@ class Access:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
             return False
-        return name in self.names or (self.any_address and _is_address(name))
+        return name in self.names or (self.any_address and is_address(name))
 
 
 def access_for(host: str) -> Access:
@@ -71,13 +72,8 @@ def access_for(host: str) -> Access:
     address needs a token, which is made here."""
     if is_loopback(host):
         return Access(frozenset({"localhost", "127.0.0.1", "::1", host.lower()}))
-    wildcard = _is_address(host) and ipaddress.ip_address(host).is_unspecified
+    wildcard = is_address(host) and ipaddress.ip_address(host).is_unspecified
     return Access(own_names() | {host.lower()}, any_address=wildcard, token=secrets.token_urlsafe(32))
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address can be reached only from this machine."""
-    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
 class Guard:
@@ -159,19 +155,11 @@ def _same(given: str, token: str) -> bool:
     return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
 
 
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
 REQUEST_SECONDS = 10.0
 """Most seconds from the first byte of a request, or from the connection, to the request's end: the page takes
 no body, so one has no time of its own."""
 MOST_CONNECTIONS = 256
-"""With more, the connection that has waited longest for its request is closed."""
+"""With more, the connection on which nothing has been asked for longest is closed."""
 
 
 class LimitedProtocol(H11Protocol):
@@ -183,12 +171,13 @@ class LimitedProtocol(H11Protocol):
         super().connection_made(transport)
         self._await_request()
         if len(self.connections) > MOST_CONNECTIONS:
-            waiting = {
-                each._deadline.when(): each
+            # Also one that is kept after an answer: else clients that ask now and then would fill all places.
+            silent = [
+                (since, each.transport)
                 for each in self.connections
-                if isinstance(each, LimitedProtocol) and each._deadline is not None
-            }
-            waiting[min(waiting)].transport.abort()
+                if isinstance(each, LimitedProtocol) and (since := each._silent_since()) is not None
+            ]
+            min(silent, key=itemgetter(0))[1].abort()
 
     def data_received(self, data: bytes) -> None:
         self._await_request()
@@ -205,6 +194,16 @@ class LimitedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         super().connection_lost(exc)
+
+    def _silent_since(self) -> float | None:
+        """The time of the connection, of the first byte of its request, or of its last answer; None while a
+        request is answered, or when it is ending."""
+        if self.transport.is_closing():
+            return None
+        if self._deadline is not None:
+            return self._deadline.when() - REQUEST_SECONDS
+        kept = self.timeout_keep_alive_task
+        return None if kept is None else kept.when() - self.timeout_keep_alive
 
     def _await_request(self) -> None:
         if self._deadline is None:

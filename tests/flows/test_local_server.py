@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,6 +19,7 @@ from prefect.settings import (
     PREFECT_API_URL,
     PREFECT_CLIENT_CUSTOM_HEADERS,
     PREFECT_HOME,
+    PREFECT_UI_API_URL,
     temporary_settings,
 )
 
@@ -186,6 +188,20 @@ def test_the_page_of_a_server_for_other_machines_asks_this_one_and_its_automatio
         assert answer["api_url"] == f"{for_others('0.0.0.0', urlsplit(url).port or 0)}/api"
         settings = httpx.get(f"{url}/admin/settings", timeout=60.0).json()
         assert settings["server"]["services"]["triggers"]["enabled"] is True
+
+
+@pytest.mark.parametrize("chosen", [None, "https://prefect.example/api"])
+def test_the_page_asks_at_the_address_that_the_user_chose_in_a_profile_too(
+    chosen: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PREFECT_UI_API_URL", raising=False)
+    given: list[dict[str, str]] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *_args, env, **_others: given.append(env))
+    with temporary_settings({PREFECT_UI_API_URL: chosen} if chosen else {}):
+        url, _ = local_server._start("0.0.0.0", 0, [], {}, tmp_path / "server.log")
+    default = f"{for_others('0.0.0.0', urlsplit(url).port or 0)}/api"
+    # A variable would have it that the profile is not asked.
+    assert given[0].get("PREFECT_UI_API_URL") == (None if chosen else default)
 
 
 def test_a_server_of_another_process_is_gone_when_it_stays_silent(monkeypatch: pytest.MonkeyPatch) -> None:

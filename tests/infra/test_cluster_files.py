@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from prefect.settings import (
+    PREFECT_SERVER_API_HOST,
+    PREFECT_SERVER_API_PORT,
+    PREFECT_UI_API_URL,
+    get_current_settings,
+    temporary_settings,
+)
 
 ROOT = Path(__file__).parents[2]
 KUBERNETES = ROOT / "infra" / "kubernetes"
@@ -121,6 +130,52 @@ def test_a_restarted_prefect_server_knows_the_slots_that_it_gave() -> None:
     folder = "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"
     assert variables[folder] == "prefect.server.concurrency.lease_storage.filesystem"
     assert variables["PREFECT_HOME"] in [mount["mountPath"] for mount in server["volumeMounts"]]
+
+
+def prefects_servers() -> dict[str, tuple[list[str], str, dict[str, str], str]]:
+    """Command, host name and variables of the containers with Prefect's server, and the URL for workers."""
+    services = yaml.safe_load((ROOT / "infra" / "compose.yaml").read_text())["services"]
+    one, worker = services["server"], services["worker"]["environment"]
+    pod = dict(pods())["prefect"]["spec"]
+    [server] = pod["containers"]
+    [head] = dict(pods())["erl-pipeline head"]["spec"]["containers"]
+    variables, of_worker = (
+        {each["name"]: each.get("value", "") for each in container["env"]} for container in (server, head)
+    )
+    return {
+        "compose": (
+            one["command"],
+            one["hostname"],
+            one["environment"],
+            worker["PREFECT_API_URL"],
+        ),
+        "kubernetes": (server["command"], pod["hostname"], variables, of_worker["PREFECT_API_URL"]),
+    }
+
+
+@pytest.mark.parametrize("where", ["compose", "kubernetes"])
+def test_prefects_server_answers_workers_and_its_page_and_no_page_of_another_site(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows.server_process import own_places
+
+    command, hostname, variables, url = prefects_servers()[where]
+    assert command == ["python", "-m", "flows.server_process"]
+    monkeypatch.setattr(socket, "gethostname", lambda: hostname)
+    names = {
+        PREFECT_SERVER_API_HOST: variables["PREFECT_SERVER_API_HOST"],
+        PREFECT_SERVER_API_PORT: variables["PREFECT_SERVER_API_PORT"],
+        PREFECT_UI_API_URL: variables["PREFECT_UI_API_URL"],
+    }
+    with temporary_settings(names):
+        own, place = own_places(), get_current_settings().server.api
+        assert (place.host, place.port) == ("0.0.0.0", urlsplit(url).port)
+        asked = urlsplit(get_current_settings().server.ui.api_url or "").netloc
+    for host in (urlsplit(url).netloc, "127.0.0.1:4200", "10.1.2.3:4200"):
+        assert own.has_host(host)
+    assert not own.has_host("other.example:4200")
+    assert own.has_page("http://localhost:4200", asked)
+    assert not own.has_page("https://other.example", asked)
 
 
 def test_every_pod_says_what_memory_it_may_take() -> None:

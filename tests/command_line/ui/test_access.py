@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from command_line.ui.access import Access, access_for, cookie_name, is_loopback
+from command_line.ui.access import Access, access_for, cookie_name
+from erl_pipeline.network import is_loopback
 from tests.command_line.ui.clients import client
 
 

@@ -98,6 +98,17 @@ def test_an_honest_client_is_answered_beside_many_silent_ones(port: int) -> None
         client.close()
 
 
+def test_a_client_is_answered_beside_many_that_were_answered_and_stay(port: int) -> None:
+    kept = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+    for client in kept:
+        client.sendall(ASKED)
+        assert client.recv(12) == b"HTTP/1.1 200"
+    for _ in range(3):
+        assert httpx.get(f"http://127.0.0.1:{port}/").status_code == 200
+    for client in kept:
+        client.close()
+
+
 def test_an_empty_host_is_no_address() -> None:
     with pytest.raises(InputError, match="no address is given by --host"), listen("", 0):
         pass
