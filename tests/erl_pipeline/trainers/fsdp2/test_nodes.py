@@ -63,6 +63,7 @@ NOTHING_READ = Begin(
 HOST = f"{socket.gethostname()} (127.0.0.1)"
 
 
+@pytest.mark.usefixtures("quick_ranks")
 def test_a_rank_that_is_killed_on_another_node_fails_its_stage_at_once(
     node: Node, first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_rank_that_is_killed_on_another_node_fails_its_stage_at_once(
     assert [path.name for path in folder.iterdir()] == ["logs"]
 
 
+@pytest.mark.usefixtures("quick_ranks")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_node_that_ends_is_lost_and_leaves_no_rank(how: signal.Signals, tmp_path: Path) -> None:
     with running_node(tmp_path / "node") as node:
@@ -112,6 +114,7 @@ def test_a_node_that_ends_is_lost_and_leaves_no_rank(how: signal.Signals, tmp_pa
             assert not list(node.folder.glob("erl-pipeline-*"))
 
 
+@pytest.mark.usefixtures("quick_ranks")
 def test_a_node_is_refused_for_its_software_or_its_store_and_may_join_again(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
