@@ -13,12 +13,12 @@ import threading
 from urllib.parse import urlsplit
 
 import uvicorn
-from prefect.server.api.server import create_app
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
+from erl_pipeline.garbage import search_seldom
 from erl_pipeline.network import interface_of, own_names
 
 _RETRY_AFTER_SECONDS = 0.05
@@ -28,6 +28,9 @@ _RETRY_AFTER_SECONDS_OF_MANY = 0.5
 def main() -> None:
     """Serve until a signal, or until the parent is gone."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    search_seldom()
+    from prefect.server.api.server import create_app  # takes seconds
+
     listener = socket.socket(fileno=int(sys.argv[1]))
     ephemeral = "--schedule" not in sys.argv[2:]
     # With many writers a short wait would soon fail five times, and then Prefect's client gives up.
