@@ -267,6 +267,7 @@ def test_nodes_that_a_runner_keeps_are_invited_and_let_go(tmp_path: Path) -> Non
     assert other.ends == ["The training has ended; so have the ranks here."]
 
 
+@pytest.mark.usefixtures("quick_ranks")
 def test_strangers_neither_end_the_wait_for_a_node_nor_hold_it_up(tmp_path: Path) -> None:
     """Fifty say nothing, others anything; then the node comes."""
     address = free_address()
@@ -290,7 +291,7 @@ def test_strangers_neither_end_the_wait_for_a_node_nor_hold_it_up(tmp_path: Path
 
 def test_nothing_that_listens_there_ends_a_trainer_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes_module, "_RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(nodes_module, "_CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr(nodes_module, "_CONNECT_SECONDS", 0.3)
     stop, told = threading.Event(), list[str]()
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
         address = Address(*server.getsockname())
