@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from gc import set_threshold
 from importlib import import_module
 from io import TextIOWrapper
 from typing import Annotated, Any
@@ -15,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
+from erl_pipeline.garbage import search_seldom
 from storage.errors import InputError, PipelineError
 
 COMMANDS = {
@@ -145,9 +145,7 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     # huggingface_hub and transformers read it at their import: their progress bars would break ours.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    # By default 700 new objects start a search for unreachable cycles. That takes a fifth of the time of
-    # imports, and sometimes a third of a second in an iteration.
-    set_threshold(50_000, 10, 10)
+    search_seldom()
     if sys.stderr is None:  # closed, as by `2>&-`
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (it stays open as long as the process)
     if type(sys.stdout) is TextIOWrapper:

@@ -28,6 +28,7 @@ from prefect.settings import (
 from prefect.states import Cancelled, Completed, Failed
 
 from erl_pipeline.config.loading import load_config
+from erl_pipeline.garbage import search_seldom
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.state import completed_iterations, policy_makers
 from flows.signals import call_beside_signals
@@ -133,6 +134,7 @@ def conclude(
                 link.send(FlowEnded(request.flow, request.run, outcome))
         return state
 
+    search_seldom()
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         state = call_beside_signals(told, lambda _number: stop.set())
     logger.info("%s", state.message)

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 import uvicorn
-from prefect.server.api.server import create_app
 from prefect.settings import get_current_settings
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
+from erl_pipeline.garbage import search_seldom
 from erl_pipeline.network import interface_of, is_address, is_loopback, listen, own_names
 
 _RETRY_AFTER_SECONDS = 0.05
@@ -35,6 +35,10 @@ def main() -> None:
     is_child = len(sys.argv) > 1
     if is_child:
         threading.Thread(target=_end_with_parent, daemon=True).start()
+    search_seldom()
+    from prefect.server.api.server import create_app  # takes seconds
+
+    if is_child:
         listener = socket.socket(fileno=int(sys.argv[1]))
     else:
         place = get_current_settings().server.api

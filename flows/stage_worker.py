@@ -20,6 +20,7 @@ from prefect.client.schemas.objects import State
 from prefect.runtime import task_run
 from prefect.states import Cancelled, Completed
 
+from erl_pipeline.garbage import search_seldom
 from flows.stage_reports import CallsPassedOn, reports_to, sent_whole
 
 if TYPE_CHECKING:
@@ -155,6 +156,7 @@ class ProcessWork:
         builtins.__dict__["exit"] = os._exit
         if not _WATCHED:
             _WATCHED.append(True)
+            search_seldom()
             threading.Thread(target=_end_with_driver, daemon=True).start()
         if not _AT_WORK.is_set():
             threading.Thread(target=self._end_unbegun, daemon=True).start()

@@ -27,6 +27,7 @@ import hypothesis
 import pytest
 import torch
 
+import tests.cold_starts  # noqa: F401 - runs that are trained in this process take what others have made
 from tests.command_line.invoke import SMALL, FinishedRun, invoke
 
 torch.set_num_threads(1)

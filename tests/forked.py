@@ -27,7 +27,7 @@ from tests.command_line.invoke import Result
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = str(Path(sys.executable).with_name("erl-pipeline"))
-_MODULES = [*IMPORTED, "erl_pipeline.runs.train", "rich.console", "tensorboardX"]
+_MODULES = [*IMPORTED, "erl_pipeline.runs.train", "rich.console", "tensorboardX", "tests.cold_starts"]
 """Modules that commands and stages import when they begin."""
 _PACKAGES = ("storage", "erl_pipeline", "flows", "command_line")
 

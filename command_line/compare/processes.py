@@ -84,6 +84,7 @@ def _end(task: trainings.TrainingTask, line: _Line) -> Warned | TaskEnd:
 
 _LOOK_SECONDS = 0.2
 IMPORTED = [
+    "command_line.compare.few_searches",
     "command_line.compare.processes",
     "erl_pipeline.episodes.play",
     "erl_pipeline.engines.embedded.engine",

@@ -6,6 +6,7 @@ and can report that. It imports the project only within its methods, once the dr
 
 from __future__ import annotations
 
+import gc
 import os
 import queue
 import sys
@@ -33,6 +34,7 @@ class StageActor:
     """
 
     def __init__(self, path: Sequence[str], folder: str) -> None:
+        gc.set_threshold(50_000, 10, 10)  # as `erl_pipeline.garbage` says
         own = [entry for entry in sys.path if entry not in path]
         sys.path[:] = [*path, *own]
         if os.path.isdir(folder):

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
+from erl_pipeline.garbage import search_seldom
 from erl_pipeline.network import Address
 
 if TYPE_CHECKING:
@@ -168,6 +169,7 @@ def main(launch: Launch, folder: Path, listening: int | None) -> int:
     """Start the ranks and wait for their end; returns the status of this process."""
     # Before the launcher has started ranks, this ends the process; then it ends them first.
     end_with_owner(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    search_seldom()
     # torch takes seconds to import.
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from erl_pipeline.garbage import search_seldom
 from erl_pipeline.network import Address
 from erl_pipeline.trainers.fsdp2 import work as orders
 from erl_pipeline.trainers.fsdp2.launcher import connect, end_with_owner
@@ -74,6 +75,7 @@ class _Driver:
 def main(folder: Path) -> None:
     """Carry out the driver's orders until the owner ends or something fails."""
     end_with_owner(lambda: os._exit(FAILED))
+    search_seldom()
     driver, late_files = _Driver(int(os.environ["RANK"])), LateFiles()
     try:
         _work(folder, driver, late_files)

@@ -39,6 +39,7 @@ class LocalCluster:
     """A cluster of several nodes on this machine."""
 
     def __init__(self, folder: str) -> None:
+        self._gpus = False
         head = {**_NODE, "num_cpus": 0, "include_dashboard": False, "temp_dir": folder}
         self._cluster = Cluster(
             initialize_head=True, head_node_args={**head, "_system_config": _QUICK_TO_NOTICE}
@@ -56,6 +57,12 @@ class LocalCluster:
         """Add nodes until there are this many in addition to the head."""
         for _ in range(count + 1 - len(self._cluster.list_all_nodes())):
             self.add_node()
+
+    def have_gpus(self) -> None:
+        """Add a node with five GPUs, once: every node answers before each run."""
+        if not self._gpus:
+            self.add_node(gpus=5)
+            self._gpus = True
 
     def stop(self) -> None:
         self._cluster.shutdown()

@@ -89,7 +89,7 @@ def test_order_outcomes_and_bytes_are_those_of_in_process(
 def test_workers_keep_to_devices_and_threads(cluster: LocalCluster, store: Path) -> None:
     """The model that a stage has loaded is there for the next stage; stages without a model do not use the
     device. The number of threads is the run's, not the number of processors that Ray reserves."""
-    cluster.add_node(gpus=3)
+    cluster.have_gpus()
     listener = Recorded()
     on_device = chain(3, SAY_WHERE_ON_DEVICE)
     # Both workers are there once these have met: until the second is, the first computes everything.
@@ -111,7 +111,7 @@ def test_workers_keep_to_devices_and_threads(cluster: LocalCluster, store: Path)
 
 @pytest.mark.usefixtures("api")
 def test_with_groups_each_worker_has_as_many_gpus_as_its_group(cluster: LocalCluster, store: Path) -> None:
-    cluster.add_node(gpus=5)
+    cluster.have_gpus()
     listener = Recorded()
     sampling = planned(SAY_VARIABLE_ON_DEVICE, "CUDA_VISIBLE_DEVICES")
     training = planned(SAY_VARIABLE_IN_TRAINING, "CUDA_VISIBLE_DEVICES", {"before": sampling})

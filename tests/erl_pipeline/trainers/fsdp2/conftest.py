@@ -14,6 +14,7 @@ from erl_pipeline.policies.checkpoints import CheckpointParts, StoredPolicy, Wei
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
 from erl_pipeline.trainers.interface import TrainerContext, TrainingStart
 from tests.erl_pipeline.runs.small_runs import go
+from tests.erl_pipeline.trainers.fsdp2.forked_ranks import forked_ranks
 from tests.erl_pipeline.trainers.fsdp2.nodes import Node, running_node
 from tests.erl_pipeline.trainers.fsdp2.orders import Orders
 from tests.erl_pipeline.trainers.fsdp2.rows import Start
@@ -25,7 +26,8 @@ from tests.waiting import wait_for
 
 @pytest.fixture(scope="session")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankGroup]:
-    group = RankGroup(2, 1, tmp_path_factory.mktemp("ranks"))
+    with forked_ranks():
+        group = RankGroup(2, 1, tmp_path_factory.mktemp("ranks"))
     yield group
     group.end()
 
@@ -36,7 +38,8 @@ def trained_on_one(tmp_path_factory: pytest.TempPathFactory) -> TrainedOnOne:
     store = tmp_path_factory.mktemp("trained") / "store"
     with pytest.MonkeyPatch.context() as patched:
         noted = Orders(patched)
-        go(sharded(1, store={"background_commit_mb": None}), store, 2)
+        with forked_ranks():
+            go(sharded(1, store={"background_commit_mb": None}), store, 2)
     return TrainedOnOne(store, noted)
 
 
@@ -86,8 +89,15 @@ def start(tmp_path: Path) -> Start:
 
 
 @pytest.fixture
-def orders(monkeypatch: pytest.MonkeyPatch) -> Iterator[Orders]:
-    """Noted by a listener, not replaced: the ranks are real."""
+def quick_ranks() -> Iterator[None]:
+    """Ranks that this process starts are forked."""
+    with forked_ranks():
+        yield
+
+
+@pytest.fixture
+def orders(quick_ranks: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Orders]:
+    """Noted by a listener, not replaced: the ranks are real, but forked."""
     noted = Orders(monkeypatch)
     yield noted
     wait_for("the end of the ranks", lambda: not any(map(is_there, noted.processes)), patience=60.0)

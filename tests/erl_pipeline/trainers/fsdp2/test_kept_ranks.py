@@ -151,6 +151,7 @@ def test_of_two_trainers_whose_ranks_sleep_one_has_the_gpus_and_ranks_that_can_t
             assert not is_there(process)
 
 
+@pytest.mark.usefixtures("quick_ranks")
 def test_two_nodes_give_the_bytes_of_one_and_stay_from_training_to_training(
     ranks: RankGroup,
     node: Node,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
 from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
 from storage.artifacts.late_files import LateFiles, WatchedFiles, wait_until_whole
 from storage.errors import Interrupted, PipelineError, StoreError
+from tests.erl_pipeline.trainers.fsdp2.forked_ranks import forked_ranks
 from tests.erl_pipeline.trainers.fsdp2.rows import ROWS, Start, reinforcement
 
 HELD = """
@@ -27,16 +28,25 @@ from tests.waiting import wait_for
 LateFiles.begin = slowed(lambda: wait_for("the end of the pause", Path({goes_on!r}).exists, interval=0.01))
 """
 
+NO_ROOM = """
+from erl_pipeline.trainers.fsdp2.sleeping import SleepingTensors
+
+
+def no_room(self, tensors):
+    raise RuntimeError("no pinned host memory")
+
+
+SleepingTensors.sleep = no_room
+"""
+
 
 @pytest.fixture
-def goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def goes_on(tmp_path: Path) -> Iterator[Path]:
     """Ranks that start now write the first part of each late file, and the others once this file exists: it
-    stands for a slow disk."""
+    stands for a slow disk. They cannot sleep."""
     path = tmp_path / "goes-on"
-    (tmp_path / "first").mkdir()
-    (tmp_path / "first" / "sitecustomize.py").write_text(HELD.format(goes_on=str(path)))
-    monkeypatch.syspath_prepend(tmp_path / "first")
-    return path
+    with forked_ranks(HELD.format(goes_on=str(path)), NO_ROOM):
+        yield path
 
 
 @pytest.fixture
@@ -104,19 +114,6 @@ def _unable_to_sleep(trainer: Fsdp2Trainer) -> None:
     trainer._group.make_room()
 
 
-NO_ROOM = """
-import sys
-
-if "erl_pipeline.trainers.fsdp2.rank" in sys.orig_argv:
-    from erl_pipeline.trainers.fsdp2.sleeping import SleepingTensors
-
-    def no_room(self, tensors):
-        raise RuntimeError("no pinned host memory")
-
-    SleepingTensors.sleep = no_room
-"""
-
-
 @pytest.mark.parametrize(
     ("work", "error"),
     [
@@ -141,8 +138,6 @@ def test_a_failure_of_what_comes_next_does_not_spoil_it(
         wait(files)
 
     monkeypatch.setattr(WatchedFiles, "wait", waited)
-    with (tmp_path / "first" / "sitecustomize.py").open("a") as file:
-        file.write(NO_ROOM)
     group, trainer, sizes = begun(1)
     [(name, size)] = sizes.items()
     (tmp_path / "late").rename(tmp_path / "placed")

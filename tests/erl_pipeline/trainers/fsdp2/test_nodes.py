@@ -63,6 +63,7 @@ NOTHING_READ = Begin(
 HOST = f"{socket.gethostname()} (127.0.0.1)"
 
 
+@pytest.mark.usefixtures("quick_ranks")
 def test_a_rank_that_is_killed_on_another_node_fails_its_stage_at_once(
     node: Node, first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_rank_that_is_killed_on_another_node_fails_its_stage_at_once(
     assert [path.name for path in folder.iterdir()] == ["logs"]
 
 
+@pytest.mark.usefixtures("quick_ranks")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_node_that_ends_is_lost_and_leaves_no_rank(how: signal.Signals, tmp_path: Path) -> None:
     with running_node(tmp_path / "node") as node:
@@ -112,6 +114,7 @@ def test_a_node_that_ends_is_lost_and_leaves_no_rank(how: signal.Signals, tmp_pa
             assert not list(node.folder.glob("erl-pipeline-*"))
 
 
+@pytest.mark.usefixtures("quick_ranks")
 def test_a_node_is_refused_for_its_software_or_its_store_and_may_join_again(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,6 +267,7 @@ def test_nodes_that_a_runner_keeps_are_invited_and_let_go(tmp_path: Path) -> Non
     assert other.ends == ["The training has ended; so have the ranks here."]
 
 
+@pytest.mark.usefixtures("quick_ranks")
 def test_strangers_neither_end_the_wait_for_a_node_nor_hold_it_up(tmp_path: Path) -> None:
     """Fifty say nothing, others anything; then the node comes."""
     address = free_address()
@@ -287,7 +291,7 @@ def test_strangers_neither_end_the_wait_for_a_node_nor_hold_it_up(tmp_path: Path
 
 def test_nothing_that_listens_there_ends_a_trainer_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes_module, "_RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(nodes_module, "_CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr(nodes_module, "_CONNECT_SECONDS", 0.3)
     stop, told = threading.Event(), list[str]()
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
         address = Address(*server.getsockname())

@@ -108,6 +108,7 @@ def test_ranks_are_told_to_add_in_a_fixed_order(tmp_path: Path) -> None:
         group.end()
 
 
+@pytest.mark.usefixtures("quick_ranks")
 def test_a_run_that_is_stopped_ends_its_ranks(first: Path, start: Start, tmp_path: Path) -> None:
     group = RankGroup(1, 1, tmp_path / "scratch")
     processes = list[int]()
@@ -123,6 +124,7 @@ def test_a_run_that_is_stopped_ends_its_ranks(first: Path, start: Start, tmp_pat
     assert not list((tmp_path / "scratch").iterdir())
 
 
+@pytest.mark.usefixtures("quick_ranks")
 def test_a_rank_that_fails_is_named_with_its_last_lines(tmp_path: Path) -> None:
     group = RankGroup(2, 1, tmp_path)
     with pytest.raises(PipelineError, match=r"rank [01] of 2 .* failed \(.*begin.*\)(.|\n)*Traceback"):

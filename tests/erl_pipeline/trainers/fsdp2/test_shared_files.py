@@ -95,6 +95,7 @@ def test_large_checkpoints_have_the_same_files_whoever_writes_them(
         LocalTrainer(again).reinforce(reinforcement())
 
 
+@pytest.mark.usefixtures("quick_ranks")
 def test_ranks_of_one_process_write_the_same_files(
     first: Path, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

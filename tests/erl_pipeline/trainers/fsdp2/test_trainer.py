@@ -189,6 +189,7 @@ def test_a_checkpoint_that_is_read_and_written_again_keeps_its_bytes(
         assert_equal(tmp_path / dtype, tmp_path / f"{dtype}-again")
 
 
+@pytest.mark.usefixtures("quick_ranks")
 def test_training_goes_on_with_another_number_of_ranks_and_is_that_of_one_process(
     ranks: RankGroup, first: Path, start: Start, tmp_path: Path
 ) -> None:
