@@ -203,7 +203,7 @@ def _qualify(call: StageCall[QualificationSettings]) -> StageResult:
 
 QUALIFY_ENVIRONMENT = Stage(
     name="qualify_environment",
-    version=2,
+    version=3,
     output="qualification",
     settings=QualificationSettings,
     compute=_qualify,
