@@ -102,6 +102,7 @@ def words_of(message: Message) -> str:
 MARKERS = ("<tool_call>", "</tool_call>")
 """What a call is written between. A tokenizer may have a special token for each."""
 
+_THOUGHTS_BEGIN, _THOUGHTS_END = "<think>", "</think>"
 _CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|(?=<tool_call>)|\Z)", re.DOTALL)
 
 
@@ -118,17 +119,27 @@ def read_turn(text: str, turn: int, texts: StorableTexts, *, has_tools: bool = T
         return AssistantTurn(said)
     calls = [
         _read_call(match.group(1), match.group(2), f"call{turn:03d}{number:02d}", texts)
-        for number, match in enumerate(_CALL.finditer(said))
+        for number, match in enumerate(_CALL.finditer(said, answer_start(said)))
     ]
     return AssistantTurn(said, tuple(calls))
+
+
+def answer_start(text: str) -> int:
+    """Where the answer begins behind the thoughts of a model that writes them, as Qwen3 and DeepSeek-R1:
+    behind the last `</think>`. At the end where thoughts that it began do not end; 0 without thoughts."""
+    end = text.rfind(_THOUGHTS_END)
+    if end >= 0:
+        return end + len(_THOUGHTS_END)
+    return len(text) if text.lstrip().startswith(_THOUGHTS_BEGIN) else 0
 
 
 def turn_message(turn: AssistantTurn) -> Message:
     """The message of a turn. Well-formed calls become structured; all other text stays in the content."""
     if not turn.tool_calls:
         return {"role": "assistant", "content": turn.text}
-    calls = iter(turn.tool_calls)
-    content = _CALL.sub(lambda match: match.group(0) if next(calls).problem else "", turn.text)
+    calls, start = iter(turn.tool_calls), answer_start(turn.text)
+    answer = _CALL.sub(lambda match: match.group(0) if next(calls).problem else "", turn.text[start:])
+    content = turn.text[:start] + answer
     message: Message = {"role": "assistant", "content": content.strip()}
     structured = _structured(turn.tool_calls)
     if structured:

@@ -260,10 +260,11 @@ def _of_agent(context: EpisodeContext, played: AgentAttempt) -> Attempt:
 
 
 def _require_shown(context: EpisodeContext, tools: Sequence[ToolSchema]) -> None:
-    if tools and not context.chat.shows(tools):
+    if tools and not (context.chat.shows(tools) and context.chat.knows_tools):
         raise InputError(
             f"the environment {context.identity.task.environment} offers tools, but the policy's chat "
-            "template does not show them; use a policy whose template does, or the environment's plain "
+            "template does not show them, or does not write calls as <tool_call>{...}</tool_call>, which is "
+            "what is read; use a policy whose template does, or the environment's plain "
             "protocol, such as environment.tool_format: plain of hotpotqa"
         )
 

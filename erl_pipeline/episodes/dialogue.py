@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jinja2 import TemplateRuntimeError
+from jinja2 import TemplateError, TemplateRuntimeError
 
 from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.messages import (
@@ -38,7 +38,14 @@ _TODAY = datetime(2024, 7, 26)
 is the day that Llama's template itself has where it is told none."""
 
 _Frozen = tuple[str, ...]
-_SOME_TOOL: ToolSchema = {"type": "function", "function": {"name": "look", "description": "Look."}}
+_SOME_TOOL: ToolSchema = {
+    "type": "function",
+    "function": {
+        "name": "look",
+        "description": "Look.",
+        "parameters": {"type": "object", "properties": {}},  # Some templates ask for it.
+    },
+}
 _ASSISTANT_TURN = "@@assistant-turn@@"
 _OPENING: tuple[_Frozen, ...] = (("user", "."), ("assistant", _ASSISTANT_TURN))
 _USER_TURN = "@@user-turn@@"
@@ -86,6 +93,12 @@ class ChatTokenizer:
     def knows_tools(self) -> bool:
         """Whether the chat template shows tools, and writes a call of one as
         `erl_pipeline.environments.messages` reads it."""
+        try:
+            return self._knows_tools()
+        except TemplateError:  # It cannot render a call, or a tool.
+            return False
+
+    def _knows_tools(self) -> bool:
         if not self.shows([_SOME_TOOL]):
             return False
         asked, tools = _frozen({"role": "user", "content": "."}), json.dumps([_SOME_TOOL])

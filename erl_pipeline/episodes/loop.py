@@ -9,9 +9,11 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
+from jinja2 import TemplateError
+
 from erl_pipeline.engines.interface import AsynchronousEngine, Generation, GenerationEngine
 from erl_pipeline.episodes.context import RetrievalRequest, Retrieve, SampleRequest
-from storage.errors import Interrupted
+from storage.errors import InputError, Interrupted
 from storage.memory.view import MemoryHit
 from storage.tables.trajectories import Trajectory
 
@@ -49,6 +51,14 @@ class EpisodeSet:
             self.over.set()
 
 
+def refused_by_template(error: TemplateError) -> InputError:
+    """What to say where the chat template does not take the messages of an episode."""
+    return InputError(
+        f"the policy's chat template refuses the messages of an episode: {error}. Use a policy whose "
+        "template takes the roles system, user and assistant, or change its chat_template"
+    )
+
+
 class EpisodeQueue:
     """Plays episodes of one set after the other, at most `places` at a time: those of a later set begin when
     all of the earlier ones have begun. Lives in one event loop, and episodes go on while nobody waits."""
@@ -82,6 +92,8 @@ class EpisodeQueue:
                     raise Interrupted
                 with suppress(TimeoutError):
                     await asyncio.wait_for(of.over.wait(), _STOP_POLL_SECONDS)
+            if isinstance(of.error, TemplateError):
+                raise refused_by_template(of.error) from of.error
             if of.error is not None:
                 raise of.error
         except BaseException:

@@ -310,10 +310,7 @@ def require_room(setup: EpisodeSetup, tasks: Sequence[Task]) -> None:
     try:
         lengths = asyncio.run(measured())
     except TemplateError as error:
-        raise InputError(
-            f"the policy's chat template refuses the first prompt of a task: {error}. Use a policy whose "
-            "template takes the roles system, user and assistant, or change its chat_template"
-        ) from error
+        raise loop.refused_by_template(error) from error
     longest = max(range(len(lengths)), key=lengths.__getitem__, default=None)
     if longest is None or lengths[longest] < setup.limits.context_length:
         return

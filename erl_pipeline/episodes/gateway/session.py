@@ -161,8 +161,13 @@ class AgentSession:
         self.calls += 1
         self.overridden += bool(request.overridden)
         with tokenizing():
-            if request.tools and not self._policy.chat.shows(request.tools):
-                raise RequestRefused("tools: the policy's chat template does not show tools", "tools")
+            chat = self._policy.chat
+            if request.tools and not (chat.shows(request.tools) and chat.knows_tools):
+                raise RequestRefused(
+                    "tools: the policy's chat template does not show tools, or does not write calls as "
+                    "<tool_call>{...}</tool_call>, which is what is read",
+                    "tools",
+                )
             choices = [self._sample(request, shown) for _ in range(request.choices)]
         try:
             sampled = await asyncio.gather(*(each.generation for each in choices))

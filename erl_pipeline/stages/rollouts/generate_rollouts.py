@@ -235,7 +235,7 @@ def _slice(config: RunConfig, _sources: Sources) -> RolloutSettings:
 
 ROLLOUT_SHARD = Stage(
     name="rollout_shard",
-    version=11,
+    version=12,
     output="trajectories",
     settings=RolloutSettings,
     compute=_generate,

@@ -110,7 +110,7 @@ def _compute(call: StageCall[ReflectSettings]) -> StageResult:
 
 REFLECT_ON_FEEDBACK = Stage(
     name="reflect_on_feedback",
-    version=2,
+    version=3,
     output="trajectories",
     settings=ReflectSettings,
     compute=_compute,

@@ -1,6 +1,13 @@
 import pytest
 
-from erl_pipeline.environments.messages import ToolCall, assistant_message, read_turn, turn_message, words_of
+from erl_pipeline.environments.messages import (
+    ToolCall,
+    answer_start,
+    assistant_message,
+    read_turn,
+    turn_message,
+    words_of,
+)
 from storage.texts import StorableTexts
 
 
@@ -79,3 +86,27 @@ def test_what_was_said_without_tools_is_made_storable_too() -> None:
     texts = StorableTexts()
     assert read_turn("go \ud83d up", 0, texts, has_tools=False).text == "go \ufffd up"
     assert texts.replaced == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("up", "up"),
+        ("<think>\nUp? No.\n</think>\n\ndown", "\n\ndown"),
+        ("Up? No.\n</think>\ndown", "\ndown"),  # The template has begun the thoughts.
+        ("<think>\nUp? Or", ""),
+        ("The tag <think> begins thoughts.", "The tag <think> begins thoughts."),
+    ],
+)
+def test_an_answer_stands_behind_the_thoughts(text: str, answer: str) -> None:
+    assert text[answer_start(text) :] == answer
+
+
+def test_a_call_in_thoughts_is_none() -> None:
+    call = '<tool_call>{"name": "look"}</tool_call>'
+    thoughts = f"<think>\nI could {call}, but no.\n</think>"
+    assert read_turn(f"{thoughts}Fine.", 0, StorableTexts()).tool_calls == ()
+    turn = read_turn(f"{thoughts}{call}", 0, StorableTexts())
+    assert [each.name for each in turn.tool_calls] == ["look"]
+    assert turn_message(turn)["content"] == thoughts
+    assert read_turn(f"<think>\nI could {call}", 0, StorableTexts()).tool_calls == ()

@@ -89,4 +89,6 @@ def test_a_broken_template_is_refused_by_name(key: str, template: str, message: 
 def test_an_answer_without_a_letter_is_no_reflection() -> None:
     assert PROMPTS.read_reflection("  Use b. \n") == "Use b."
     assert PROMPTS.read_reflection(" ... ") is None
+    assert PROMPTS.read_reflection("<think>\nWhat now?\n</think>\n\nUse b.") == "Use b."
+    assert PROMPTS.read_reflection("<think>\nWhat now? Per") is None  # cut off
     assert PROMPTS.read_reflection("") is None

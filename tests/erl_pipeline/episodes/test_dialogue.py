@@ -26,8 +26,9 @@ SEARCH: ToolSchema = {
         "parameters": {"type": "object", "properties": {"for": {"type": "string"}}},
     },
 }
+SAID = "{{ message['content'] | trim }}"
 WITH_CALLS = (
-    "{{ message['content'] | trim }}{% for call in message['tool_calls'] or [] %}<tool_call>"
+    SAID + "{% for call in message['tool_calls'] or [] %}<tool_call>"
     "{{ call['function'] | tojson }}</tool_call>{% endfor %}"
 )
 """The part of a chat template for an assistant's turn with tool calls."""
@@ -35,7 +36,7 @@ CHATML = (
     "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
     "{% for message in messages %}<|im_start|>{% if message['role'] == 'tool' %}"
     "user\n<tool_response>{{ message['content'] }}</tool_response>"
-    "{% else %}{{ message['role'] }}\n{{ message['content'] | trim }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% else %}{{ message['role'] }}\n" + WITH_CALLS + "{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
@@ -169,13 +170,16 @@ def test_a_template_knows_tools_that_shows_them_and_writes_calls_as_they_are_rea
         tokenizer.chat_template = template
         return ChatTokenizer(tokenizer).knows_tools
 
-    with_calls = CHATML.replace("{{ message['content'] | trim }}", WITH_CALLS)
+    with_calls = CHATML
     assert knows(with_calls)
-    assert not knows(CHATML)  # a call would be written as nothing
+    assert not knows(with_calls.replace(WITH_CALLS, SAID))  # a call would be written as nothing
     assert not knows(with_calls.replace("if tools", "if false"))
     assert not knows(with_calls.replace("<tool_call>", "[TOOL_CALLS]"))
     in_xml = "<function={{ call['function']['name'] }}></function>"
     assert not knows(with_calls.replace("{{ call['function'] | tojson }}", in_xml))
+    # As in Hermes' own template, and in one that cannot be rendered.
+    assert knows(with_calls.replace("if tools", "if tools and tools[0].function.parameters.properties.items"))
+    assert not knows(with_calls.replace("call['function']", "call['function'].parameters.properties"))
 
 
 def test_a_special_token_without_a_name_and_the_end_are_not_said() -> None:

@@ -25,7 +25,7 @@ from erl_pipeline.environments.mixture import ENVIRONMENT as MIXTURE
 from erl_pipeline.runs.train import require_tools_are_known
 from storage.errors import InputError
 from storage.texts import StorableTexts
-from tests.erl_pipeline.episodes.test_dialogue import CHATML, WITH_CALLS, chatml_tokenizer
+from tests.erl_pipeline.episodes.test_dialogue import CHATML, SAID, WITH_CALLS, chatml_tokenizer
 
 
 def call(name: str = "search", **arguments: object) -> str:
@@ -140,10 +140,10 @@ def saved(folder: Path, template: str) -> Path:
 
 
 def test_tools_that_a_template_does_not_know_are_refused_before_the_start(tmp_path: Path) -> None:
-    plain = saved(tmp_path / "plain", CHATML)
+    plain = saved(tmp_path / "plain", CHATML.replace(WITH_CALLS, SAID))
     with pytest.raises(InputError, match=r"tool_format: template; .* allowed with it are plain and auto"):
         require_tools_are_known(config(plain, "environment.tool_format=template"))
     require_tools_are_known(config(plain))
     require_tools_are_known(config(plain, "environment.tool_format=plain"))
-    calls = CHATML.replace("{{ message['content'] | trim }}", WITH_CALLS)
+    calls = CHATML
     require_tools_are_known(config(saved(tmp_path / "calls", calls), "environment.tool_format=template"))
