@@ -167,6 +167,7 @@ class RankLearner:
         """Leave the device to others until `wake`: weights and the optimizer's state go to host memory."""
         model = self._policy.model
         self._ranks.let_go_of_weights(model)
+        gc.collect()  # What refers to itself would keep its memory there.
         weights = (own_rows(each) if isinstance(each, DTensor) else each for each in model.parameters())
         self._sleeping.sleep([*weights, *model.buffers(), *self._optimizer.held()])
 

@@ -75,7 +75,6 @@ class _Driver:
 def main(folder: Path) -> None:
     """Carry out the driver's orders until the owner ends or something fails."""
     end_with_owner(lambda: os._exit(FAILED))
-    search_seldom()
     driver, late_files = _Driver(int(os.environ["RANK"])), LateFiles()
     try:
         _work(folder, driver, late_files)
@@ -90,10 +89,14 @@ def main(folder: Path) -> None:
 
 
 def _work(folder: Path, driver: _Driver, late_files: LateFiles) -> None:
+    often = gc.get_threshold()
+    search_seldom()
     # torch takes seconds to import.
     from erl_pipeline.policies.hardware import release_cached_memory
     from erl_pipeline.trainers.fsdp2.learner import RankLearner
     from erl_pipeline.trainers.fsdp2.sharding import join_ranks
+
+    gc.set_threshold(*often)  # Cycles of a training may hold memory of the device.
 
     def on_step(step: int, loss: float) -> None:
         _note(f"step {step}, loss {loss:.6g}")
