@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -21,13 +23,13 @@ from erl_pipeline.comparison.design import make_design
 from erl_pipeline.comparison.measures import Budgets
 from storage.runs.run import RunStore
 from storage.runs.split_openings import openings
-from tests import forked
 from tests.command_line.invoke import Result, invoke
 from tests.erl_pipeline.comparison.curves import curve
 from tests.erl_pipeline.comparison.designs import write_arms, write_base
 from tests.erl_pipeline.runs.small_runs import hashes
 from tests.waiting import wait_for
 
+ROOT = Path(__file__).parents[2]
 RUNS = [f"small.{arm}.seed{seed}" for seed in (0, 1) for arm in ("erl", "rlvr")]
 
 
@@ -304,13 +306,13 @@ def test_a_comparison_that_was_stopped_and_killed_ends_with_the_same_figures(com
     stopped = begin(compared.folder)
     wait_for_artifact(stopped, store, "rollout_shard")
     os.killpg(stopped.pid, signal.SIGINT)
-    result = stopped.end()
-    assert (result.status, "continue with:" in result.errors) == (130, True)
+    _, errors = stopped.communicate(timeout=120)
+    assert (stopped.returncode, "continue with:" in errors) == (130, True)
 
     killed = begin(compared.folder)
     wait_for_artifact(killed, store, "update_policy")
-    killed.send_signal(signal.SIGKILL)  # Its workers notice that it has ended, and end too.
-    killed.end()
+    killed.kill()  # Its workers notice that it has ended, and end too.
+    killed.communicate(timeout=120)
     wait_until_gone(killed.pid)
 
     done = invoke(*words(compared.folder, "killed"))
@@ -319,16 +321,23 @@ def test_a_comparison_that_was_stopped_and_killed_ends_with_the_same_figures(com
         assert hashes(store, run) == hashes(compared.folder / "store", run)
 
 
-def begin(folder: Path) -> forked.Command:
+def begin(folder: Path) -> subprocess.Popen[str]:
     """The same command in a process group of its own, on another store."""
-    return forked.start(*words(folder, "killed"))
+    return subprocess.Popen(
+        [sys.executable, "-m", "command_line.main", *map(str, words(folder, "killed"))],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,
+    )
 
 
-def wait_for_artifact(process: forked.Command, store: Path, stage: str) -> None:
+def wait_for_artifact(process: subprocess.Popen[str], store: Path, stage: str) -> None:
     """Wait until an artifact of a stage is committed."""
 
     def committed() -> bool:
-        assert process.returncode is None, "it ended before"
+        assert process.poll() is None, "it ended before"
         return any((store / "artifacts" / stage).glob("*/manifest.json"))
 
     wait_for(f"an artifact of {stage}", committed, interval=0.01)
