@@ -5,7 +5,6 @@ Numeric libraries have one thread: the tests are small, and spinning threads cos
 
 from __future__ import annotations
 
-import gc
 import os
 
 os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
@@ -15,6 +14,7 @@ os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # as in the command, which set
 if os.environ.get("ATEN_CPU_CAPABILITY") == "avx2":
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
 
+from erl_pipeline.garbage import search_seldom
 from flows.stage_tasks import PREFECT_VARIABLES
 
 # As in the command, before Prefect is imported. Else it would start a server of its own for an event that
@@ -34,7 +34,7 @@ torch.set_num_threads(1)
 # How long an example takes depends on what else the machine does.
 hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")
-gc.set_threshold(50_000, 10, 10)  # as in the command; by default a fifth of the collection of tests
+search_seldom()  # as in the command; by default a fifth of the collection of tests
 
 MOSTLY_WAITING = ("tests/flows/", "tests/erl_pipeline/trainers/fsdp2/", "tests/integration/test_bad_stores")
 

@@ -260,7 +260,7 @@ def _of_agent(context: EpisodeContext, played: AgentAttempt) -> Attempt:
 
 
 def _require_shown(context: EpisodeContext, tools: Sequence[ToolSchema]) -> None:
-    if tools and not (context.chat.shows(tools) and context.chat.knows_tools):
+    if tools and not context.chat.can_offer(tools):
         raise InputError(
             f"the environment {context.identity.task.environment} offers tools, but the policy's chat "
             "template does not show them, or does not write calls as <tool_call>{...}</tool_call>, which is "

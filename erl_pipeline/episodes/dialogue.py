@@ -139,6 +139,10 @@ class ChatTokenizer:
             mask += [1] * len(said)
         return ids, mask
 
+    def can_offer(self, tools: Sequence[ToolSchema]) -> bool:
+        """Whether the policy is told of these tools, and its calls can be read."""
+        return self.shows(tools) and self.knows_tools
+
     def shows(self, tools: Sequence[ToolSchema]) -> bool:
         """Whether the chat template tells the policy of these tools."""
         text = json.dumps(list(tools))

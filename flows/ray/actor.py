@@ -6,7 +6,6 @@ and can report that. It imports the project only within its methods, once the dr
 
 from __future__ import annotations
 
-import gc
 import os
 import queue
 import sys
@@ -34,7 +33,6 @@ class StageActor:
     """
 
     def __init__(self, path: Sequence[str], folder: str) -> None:
-        gc.set_threshold(50_000, 10, 10)  # as `erl_pipeline.garbage` says
         own = [entry for entry in sys.path if entry not in path]
         sys.path[:] = [*path, *own]
         if os.path.isdir(folder):
@@ -56,6 +54,9 @@ class StageActor:
     def compute(self, job: StageJob) -> Iterator[Any]:
         """Compute a stage in a thread, and yield what it reports: calls of a listener, as lists, invitations
         of other nodes, and at last the manifest of its artifact. Raises what the stage raises."""
+        from erl_pipeline.garbage import search_seldom
+
+        search_seldom()
         from erl_pipeline.plan.runner import compute
         from erl_pipeline.plan.stage import Resources, StageProgress
         from flows.ray.kept_nodes import InvitedNodes

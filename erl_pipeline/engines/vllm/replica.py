@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -64,22 +65,25 @@ async def bring_up(replica: Replica, policy: ServedPolicy) -> WeightSync:
     """
     started = time.perf_counter()
     replica.reads = policy.folder
-    sync = None
-    if replica.server is None or (replica.server.running and not replica.failed):
-        try:
-            sync = await sync_weights(replica.client, replica.server, policy)
-        except ServerFailure:
-            # Between two policies nobody asks, so that the death of a server of our own is found here.
-            if replica.server is None:
-                raise
-    if sync is None:
-        assert replica.server is not None
-        await _restart(replica.server, policy)
-        sync = await prove_restarted(replica.client, policy, started)
+    if replica.server is None:
+        sync = await sync_weights(replica.client, None, policy)
+    else:
+        sync = await _bring_up_own(replica, replica.server, policy, started)
     await replica.client.look_at_progress()
     replica.context_length = await replica.client.context_length()
     replica.failed, replica.reads = False, None
     return sync
+
+
+async def _bring_up_own(
+    replica: Replica, server: ManagedServer, policy: ServedPolicy, started: float
+) -> WeightSync:
+    if server.running and not replica.failed:
+        # Between two policies nobody asks, so that its death is found here.
+        with suppress(ServerFailure):
+            return await sync_weights(replica.client, server, policy)
+    await _restart(server, policy)
+    return await prove_restarted(replica.client, policy, started)
 
 
 async def _restart(server: ManagedServer, policy: ServedPolicy) -> None:

@@ -193,7 +193,7 @@ class _FolderOfCall(MetaPathFinder):
     one named `wandb` is no library, but what that library has written."""
 
     def __init__(self, folder: str) -> None:
-        self._folder = folder
+        self.folder = folder
         self.wanted = set[str]()
 
     def find_spec(
@@ -201,12 +201,9 @@ class _FolderOfCall(MetaPathFinder):
     ) -> ModuleSpec | None:
         if path is not None:  # It is within a package, which has a path of its own.
             return None
-        spec = PathFinder.find_spec(fullname, [self._folder])
+        spec = PathFinder.find_spec(fullname, [self.folder])
         has_source = spec is not None and spec.origin is not None
         return spec if has_source or fullname in self.wanted else None
-
-
-_FOLDERS_OF_CALL: dict[str, _FolderOfCall] = {}
 
 
 def find_in_folder_of_call(function: str) -> None:
@@ -214,10 +211,12 @@ def find_in_folder_of_call(function: str) -> None:
     what it imports."""
     with suppress(FileNotFoundError):  # It was removed.
         if not sys.flags.safe_path and (folder := os.getcwd()) not in sys.path:
-            if folder not in _FOLDERS_OF_CALL:
-                _FOLDERS_OF_CALL[folder] = _FolderOfCall(folder)
-                sys.meta_path.append(_FOLDERS_OF_CALL[folder])
-            _FOLDERS_OF_CALL[folder].wanted.add(re.split("[.:]", function)[0])
+            ours = [each for each in sys.meta_path if isinstance(each, _FolderOfCall)]
+            finder = next((each for each in ours if each.folder == folder), None)
+            if finder is None:
+                finder = _FolderOfCall(folder)
+                sys.meta_path.append(finder)
+            finder.wanted.add(re.split("[.:]", function)[0])
 
 
 def function_named(name: str) -> Callable[[AgentTask], Any]:

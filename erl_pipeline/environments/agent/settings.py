@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
@@ -89,7 +90,7 @@ class AgentConfig(PluginSettings):
             return None
         if not re.fullmatch(r"https?://[^/\s]+(/\S*)?", value):
             raise ValueError(f"{value!r}: allowed is an address such as http://127.0.0.1:9000/run")
-        if "@" in value.split("/")[2]:
+        if urlsplit(value).username is not None:
             raise ValueError(
                 "it holds a name or a password, and settings are stored; let the agent ask for none"
             )

@@ -161,8 +161,7 @@ class AgentSession:
         self.calls += 1
         self.overridden += bool(request.overridden)
         with tokenizing():
-            chat = self._policy.chat
-            if request.tools and not (chat.shows(request.tools) and chat.knows_tools):
+            if request.tools and not self._policy.chat.can_offer(request.tools):
                 raise RequestRefused(
                     "tools: the policy's chat template does not show tools, or does not write calls as "
                     "<tool_call>{...}</tool_call>, which is what is read",

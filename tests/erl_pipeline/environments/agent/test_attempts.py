@@ -17,7 +17,6 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from erl_pipeline.config.plugins import plugins
-from erl_pipeline.environments.agent import attempts as agent_attempts
 from erl_pipeline.environments.agent.attempts import AgentAttempts, _let_start, build, function_named
 from erl_pipeline.environments.agent.settings import AgentConfig
 from erl_pipeline.environments.interface import AgentEndpoint, AgentResult, ScorerFailed, Task
@@ -282,7 +281,6 @@ def folder_of_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that commands are called in; afterwards nothing is found there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    monkeypatch.setattr(agent_attempts, "_FOLDERS_OF_CALL", {})
     return tmp_path
 
 
