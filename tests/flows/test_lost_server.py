@@ -208,9 +208,11 @@ def test_a_stage_that_waits_for_a_slot_of_a_lost_server_does_not_wait_for_ever(
         return [each for each in ask(url, "task_runs") if tag in each["tags"]]
 
     def kill() -> None:
-        wait_for("the task run, which asks for a slot", asking)
-        owner.kill()
-        owner.wait()
+        try:
+            wait_for("the task run, which asks for a slot", asking)
+        finally:  # Else the stage would wait for the slot without end.
+            owner.kill()
+            owner.wait()
 
     listener = KillsAtStart(kill)
     tagged = settings.model_copy(update={"stages": {"write": TaskOptions(tags=(tag,))}})
