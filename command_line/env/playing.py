@@ -230,7 +230,7 @@ def _play_once(config: RunConfig, plugin: EnvironmentPlugin[Any], task: Task) ->
         raise InputError(
             f"policy.type: {config.policy.type}; only a pretrained policy can try a task without a run"
         )
-    policy = load_policy(traits.model, traits.dtype)
+    policy = load_policy(traits.model, traits.dtype, template_arguments=traits.template_arguments)
     chat = ChatTokenizer(policy.tokenizer)
     method = plugins("methods")[config.method.type].value
     episode = method.episode_settings(config.method)

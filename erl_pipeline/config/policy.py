@@ -12,6 +12,22 @@ from erl_pipeline.config.optimizer import MicrobatchConfig
 ModuleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.]+$")]
 """A module's name in a model, or the end of it."""
 
+TemplateArgumentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+TemplateArgument = bool | int | float | str
+
+GIVEN_TO_TEMPLATES = frozenset(
+    {
+        "messages",
+        "tools",
+        "documents",
+        "add_generation_prompt",
+        "additional_special_tokens",
+        "strftime_now",
+        "raise_exception",
+    }
+)
+"""What a chat template is given anyway, beside the tokenizer's special tokens (`bos_token` and so on)."""
+
 
 class ColdStartConfig(Settings):
     """Supervised training of the tiny policy on weak scripted demonstrations over a family of worlds."""
@@ -132,6 +148,12 @@ class PretrainedPolicyConfig(PluginSettings):
     that sampler and trainer differ less (MiniMax-M1, arXiv 2506.13585, section 3.2). It costs time and memory
     for a copy of the head's weights. With `engine: vllm` set `engine.head_dtype` too. `null`: as all other
     weights."""
+    template_arguments: dict[TemplateArgumentName, TemplateArgument] = Field(
+        default_factory=dict, exclude_if=lambda arguments: not arguments
+    )
+    """Arguments of the model's chat template, by name, such as `{enable_thinking: false}` for Qwen3. The
+    checkpoint that the run begins with has them in the first lines of its template, so that whoever renders
+    it sees the same, also another program that serves an exported checkpoint."""
     lora: LoraConfig | None = None
     """Train an adapter of the model; `null` trains all weights. An adapter needs a higher learning rate
     (`optimizer.learning_rate`): about ten times the one for all weights."""
@@ -139,6 +161,16 @@ class PretrainedPolicyConfig(PluginSettings):
     """Supervised training of all weights before the first iteration, on demonstrations of the environment
     (`{type: demonstrations}`) or conversations of a file (`{type: messages}`); `null`: none. Runs of a store
     share the result. An adapter is trained on top of it."""
+
+    @field_validator("template_arguments")
+    @classmethod
+    def _not_given_anyway(cls, value: dict[str, TemplateArgument]) -> dict[str, TemplateArgument]:
+        """Refuse names of what templates are given anyway, and sort the names, so that the same arguments
+        give the same setting."""
+        for name in value:
+            if name in GIVEN_TO_TEMPLATES or name.endswith("_token"):
+                raise ValueError(f"{name} is given to each chat template by the program; leave it out")
+        return dict(sorted(value.items()))
 
     @model_validator(mode="after")
     def _head_is_more_precise(self) -> PretrainedPolicyConfig:

@@ -60,13 +60,15 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class AssistantTurn:
-    """What the policy said in one turn: all of its text, and the tool calls in it, in their order.
+    """What the policy said in one turn: `text` is its answer, and `tool_calls` are those in it, in their order.
 
-    Only an environment that offers tools is given tool calls.
+    Only an environment that offers tools is given tool calls. `thoughts` are what a model wrote before its
+    answer, with the `</think>` that ends them. Where they do not end, the answer is empty.
     """
 
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
+    thoughts: str = ""
 
 
 def user_message(content: str) -> Message:
@@ -89,6 +91,14 @@ def opening(system: str, user: str) -> list[Message]:
     return [{"role": "system", "content": system}, asked] if system else [asked]
 
 
+def without_thoughts(message: Message) -> Message:
+    """A message of a conversation without the thoughts before an assistant's answer, for those who are shown
+    what was said."""
+    if message["role"] != "assistant":
+        return message
+    return {**message, "content": message["content"][answer_start(message["content"]) :]}
+
+
 def words_of(message: Message) -> str:
     """What a message says, for a reader: its content, and its tool calls, each as `name({"key": "value"})` on
     a line of its own. The content alone leaves out what was called."""
@@ -102,44 +112,56 @@ def words_of(message: Message) -> str:
 MARKERS = ("<tool_call>", "</tool_call>")
 """What a call is written between. A tokenizer may have a special token for each."""
 
-_THOUGHTS_BEGIN, _THOUGHTS_END = "<think>", "</think>"
+THOUGHTS = _THOUGHTS_BEGIN, _THOUGHTS_END = "<think>", "</think>"
+"""What thoughts are written between. Many chat templates open them already."""
+
 _CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|(?=<tool_call>)|\Z)", re.DOTALL)
 
 
-def read_turn(text: str, turn: int, texts: StorableTexts, *, has_tools: bool = True) -> AssistantTurn:
-    """What the policy said in one turn, and the tool calls in it, in order. Everything in it is storable.
+def read_turn(
+    text: str, turn: int, texts: StorableTexts, *, has_tools: bool = True, thinks: bool = False
+) -> AssistantTurn:
+    """What the policy said in one turn: thoughts, answer, and the tool calls in the answer, in order.
+    Everything in it is storable.
 
     Args:
         turn: counts the policy's turns; ids of calls derive from it.
         texts: counts the texts in which something is replaced.
         has_tools: whether calls are read.
+        thinks: whether the text begins within thoughts, which the prompt has opened.
     """
     said = texts.text(text)
+    start = answer_start(said, thinks=thinks)
+    thoughts, answer = said[:start], said[start:]
     if not has_tools:
-        return AssistantTurn(said)
+        return AssistantTurn(answer, thoughts=thoughts)
     calls = [
         _read_call(match.group(1), match.group(2), f"call{turn:03d}{number:02d}", texts)
-        for number, match in enumerate(_CALL.finditer(said, answer_start(said)))
+        for number, match in enumerate(_CALL.finditer(answer))
     ]
-    return AssistantTurn(said, tuple(calls))
+    return AssistantTurn(answer, tuple(calls), thoughts)
 
 
-def answer_start(text: str) -> int:
+def answer_start(text: str, *, thinks: bool = False) -> int:
     """Where the answer begins behind the thoughts of a model that writes them, as Qwen3 and DeepSeek-R1:
-    behind the last `</think>`. At the end where thoughts that it began do not end; 0 without thoughts."""
+    behind the last `</think>` and white space. At the end where thoughts do not end; 0 without thoughts.
+
+    `thinks`: whether the text begins within thoughts; else they begin with `<think>`.
+    """
     end = text.rfind(_THOUGHTS_END)
     if end >= 0:
-        return end + len(_THOUGHTS_END)
-    return len(text) if text.lstrip().startswith(_THOUGHTS_BEGIN) else 0
+        return len(text) - len(text[end + len(_THOUGHTS_END) :].lstrip())
+    return len(text) if thinks or text.lstrip().startswith(_THOUGHTS_BEGIN) else 0
 
 
 def turn_message(turn: AssistantTurn) -> Message:
-    """The message of a turn. Well-formed calls become structured; all other text stays in the content."""
+    """The message of a turn, with its thoughts. Well-formed calls become structured; all other text stays in
+    the content."""
     if not turn.tool_calls:
-        return {"role": "assistant", "content": turn.text}
-    calls, start = iter(turn.tool_calls), answer_start(turn.text)
-    answer = _CALL.sub(lambda match: match.group(0) if next(calls).problem else "", turn.text[start:])
-    content = turn.text[:start] + answer
+        return {"role": "assistant", "content": turn.thoughts + turn.text}
+    calls = iter(turn.tool_calls)
+    answer = _CALL.sub(lambda match: match.group(0) if next(calls).problem else "", turn.text)
+    content = turn.thoughts + answer
     message: Message = {"role": "assistant", "content": content.strip()}
     structured = _structured(turn.tool_calls)
     if structured:

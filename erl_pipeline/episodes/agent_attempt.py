@@ -9,7 +9,7 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.environments.interface import AgentResult
-from erl_pipeline.environments.messages import Message, ToolSchema
+from erl_pipeline.environments.messages import Message, ToolSchema, without_thoughts
 from erl_pipeline.episodes.context import EpisodeContext, SampleRequest, TurnKey
 from erl_pipeline.episodes.guarded_environment import EnvironmentFailure
 from storage.artifacts.recipe import derive_seed
@@ -197,7 +197,7 @@ def _trace(sequences: Sequence[SampledSequence]) -> str:
     """What was said after the opening, in the first sequence and in the last."""
     shown = (*sequences[:1], *sequences[1:][-1:])
     text = "\n".join(
-        f"{message['role']}: {_told(message)}"
+        f"{message['role']}: {_told(without_thoughts(message))}"
         for sequence in shown
         for message in sequence.messages[len(sequence.opening) :]
     )

@@ -14,6 +14,7 @@ from jinja2 import TemplateError, TemplateRuntimeError
 from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.messages import (
     MARKERS,
+    THOUGHTS,
     AssistantTurn,
     Message,
     ToolSchema,
@@ -103,11 +104,20 @@ class ChatTokenizer:
             return False
         asked, tools = _frozen({"role": "user", "content": "."}), json.dumps([_SOME_TOOL])
         called = _frozen(turn_message(read_turn('{"name": "look"}'.join(MARKERS), 0, self.texts)))
-        before, after = self._render((asked,), tools), self._render((asked, called), tools)
+        # Where no turn is opened: a template may end thoughts there, and calls are read behind their end.
+        before = self._render((asked,), tools, opens_turn=False)
+        after = self._render((asked, called), tools, opens_turn=False)
         if not all(after.count(marker) > before.count(marker) for marker in MARKERS):
             return False
         last = read_turn(after, 0, StorableTexts()).tool_calls[-1:]
         return [(call.name, call.problem) for call in last] == [("look", None)]
+
+    @cached_property
+    def opens_thoughts(self) -> bool:
+        """Whether the chat template opens thoughts before the policy speaks, as DeepSeek-R1's does, so that
+        what it says begins within them."""
+        begin, end = map(self._turn_opening.rfind, THOUGHTS)
+        return begin > end
 
     def completion(
         self, turns: Sequence[Message], end_token_ids: frozenset[int], tools: str = "[]"
@@ -156,10 +166,12 @@ class ChatTokenizer:
         return self._shown[key]
 
     def text(self, token_ids: Sequence[int], *, keep_tool_calls: bool = False, strip: bool = True) -> str:
-        """What the ids say, without special tokens; those around tool calls can be kept. `strip`: without
-        white space around it."""
-        ids = [token for token in token_ids if not (keep_tool_calls and token in self._unspoken)]
-        text = str(self._tokenizer.decode(ids, skip_special_tokens=not keep_tool_calls))
+        """What the ids say, without special tokens but those around thoughts; those around tool calls can be
+        kept. `strip`: without white space around it."""
+        keeps = keep_tool_calls or bool(self._special_thoughts)
+        unspoken = self._unspoken if keep_tool_calls else self._special - self._special_thoughts
+        ids = [token for token in token_ids if not (keeps and token in unspoken)]
+        text = str(self._tokenizer.decode(ids, skip_special_tokens=not keeps))
         return text.strip() if strip else text
 
     def _end_of_turn(self, end_token_ids: frozenset[int]) -> int:
@@ -178,8 +190,7 @@ class ChatTokenizer:
     def _given_turn(self, content: str) -> tuple[int, ...]:
         """Ids of a turn that was not sampled, without its end: all that the chat template writes behind what
         opens the assistant's turn, such as the end of thoughts that it opens."""
-        opened = self._render((_ASKED,), "[]")
-        before = opened.rpartition(_USER_TURN)[2]
+        opened, before = self._render((_ASKED,), "[]"), self._turn_opening
         written = self._render((_ASKED, ("assistant", content)), "[]", opens_turn=False)
         if not written.startswith(opened):
             raise InputError(
@@ -195,6 +206,11 @@ class ChatTokenizer:
         # text.
         ids, known = self._ids(before + said), self._ids(before)
         return ids[len(known) :] if ids[: len(known)] == known else self._ids(said)
+
+    @cached_property
+    def _turn_opening(self) -> str:
+        """What the chat template writes between a user's words and the assistant's."""
+        return self._render((_ASKED,), "[]").rpartition(_USER_TURN)[2]
 
     def _prompt(self, messages: tuple[_Frozen, ...], tools: str) -> tuple[int, ...]:
         return self._ids(self._render(messages, tools))
@@ -245,7 +261,16 @@ class ChatTokenizer:
     @cached_property
     def _unspoken(self) -> frozenset[int]:
         """Special tokens that are not part of what is said."""
-        return self._special - set(self._tokenizer.convert_tokens_to_ids(list(MARKERS)))
+        markers = self._tokenizer.convert_tokens_to_ids(list(MARKERS))
+        return self._special - set(markers) - self._special_thoughts
+
+    @cached_property
+    def _special_thoughts(self) -> frozenset[int]:
+        """The tokens around thoughts, where they are special ones, as Phi-4-reasoning's."""
+        added = self._tokenizer.added_tokens_decoder
+        return frozenset(
+            token_id for token_id, token in added.items() if token.special and token.content in THOUGHTS
+        )
 
 
 def without_end(token_ids: tuple[int, ...], end_token_ids: frozenset[int]) -> tuple[int, ...]:
@@ -317,7 +342,8 @@ class Dialogue:
 
     def add_turn(self, generation: Generation, *, is_trained: bool = True) -> AssistantTurn:
         """Append what the policy said; tool calls are read only where tools are offered. What is not trained
-        has mask 0 and log-probability 0."""
+        has mask 0 and log-probability 0. The turn's `text` is the answer; tokens and messages have its
+        thoughts too."""
         self.response_token_ids.extend(generation.token_ids)
         self.response_mask.extend([int(is_trained)] * len(generation.token_ids))
         self.behaviour_logprobs.extend(
@@ -327,7 +353,13 @@ class Dialogue:
         has_tools = self._tools != "[]"
         spoken = without_end(generation.token_ids, self._end_token_ids)
         text = self._chat.text(spoken, keep_tool_calls=has_tools)
-        turn = read_turn(text, len(self.turns), self._chat.texts, has_tools=has_tools)
+        turn = read_turn(
+            text,
+            len(self.turns),
+            self._chat.texts,
+            has_tools=has_tools,
+            thinks=self._chat.opens_thoughts,
+        )
         self.turns.append(DialogueTurn(generation))
         self.messages.append(turn_message(turn))
         return turn

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from erl_pipeline.engines.chat_server import ChatAnswer, ChatFailure, ChatServer
-from erl_pipeline.environments.messages import Message
+from erl_pipeline.environments.messages import Message, answer_start
 from erl_pipeline.environments.prompt_format import AttemptReport
 from erl_pipeline.episodes.attempt import Attempt
 from erl_pipeline.episodes.context import EpisodeContext, Outcome, TurnKey, trajectory
@@ -86,7 +86,7 @@ async def _judge_on_server(
     text = context.chat.texts.text(answer.text)
     dialogue.messages.append({"role": "assistant", "content": text})
     dialogue.truncated = answer.cut_off
-    return _judgement(dialogue, text, "length" if answer.cut_off else "stop")
+    return _judgement(dialogue, text[answer_start(text) :], "length" if answer.cut_off else "stop")
 
 
 def _judgement(dialogue: Dialogue, said: str, finish_reason: str) -> Judgement:

@@ -11,7 +11,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,7 +19,7 @@ from pydantic import Field
 
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.plugins import plugins
-from erl_pipeline.config.policy import LoraConfig, WarmStartConfig
+from erl_pipeline.config.policy import LoraConfig, TemplateArgument, WarmStartConfig
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.recipe import derive_seed
 from storage.artifacts.store import ArtifactStore
@@ -91,6 +91,8 @@ class PolicyTraits:
     """Precision of the weights in training and generation."""
     head_dtype: Literal["float32"] | None = None
     """That in which the output head computes; None: that of the weights."""
+    template_arguments: Mapping[str, TemplateArgument] = field(default_factory=dict)
+    """What the chat template of that model is given besides messages and tools."""
     lora: LoraConfig | None = None
     """The adapter that is trained; None when all weights are."""
     warm_start: WarmStartConfig | None = None

@@ -5,7 +5,7 @@ import erl_pipeline.policies.lean_imports  # noqa: F401
 # isort: split
 import inspect
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MethodType
@@ -23,6 +23,7 @@ from transformers import (
 )
 from transformers.core_model_loading import revert_weight_conversion
 
+from erl_pipeline.config.policy import TemplateArgument
 from erl_pipeline.policies import checkpoint_files
 from erl_pipeline.policies.adapters import has_adapter, write_adapter
 from erl_pipeline.policies.checkpoint_files import checkpoint_folder
@@ -62,9 +63,13 @@ class LoadedPolicy:
 
 
 def load_policy(
-    checkpoint: str | Path, dtype: Precision = "float32", device: torch.device | None = None
+    checkpoint: str | Path,
+    dtype: Precision = "float32",
+    device: torch.device | None = None,
+    template_arguments: Mapping[str, TemplateArgument] | None = None,
 ) -> LoadedPolicy:
-    """Load a `save_pretrained` folder, or a model by its name on the Hugging Face hub.
+    """Load a `save_pretrained` folder, or a model by its name on the Hugging Face hub, with these arguments
+    in its chat template.
 
     Only safetensors are read: nothing is ever unpickled, and no code of the checkpoint runs. `device`
     defaults to the first GPU, else the CPU.
@@ -72,7 +77,8 @@ def load_policy(
     Raises:
         InputError: nothing there, not a causal language model, weights or tokenizer missing, weights
             quantized, positions that depend on other sequences, a generation_config.json that cannot be saved
-            again, no chat template, no end-of-sequence token or no context length.
+            again, no chat template or one that does not read the arguments, no end-of-sequence token or no
+            context length.
     """
     device = training_device() if device is None else device
     if dtype == "bfloat16" and not bfloat16_is_native(device):
@@ -82,7 +88,7 @@ def load_policy(
     folder = checkpoint_folder(checkpoint)
     model = _load_model(folder, checkpoint, dtype).to(device).eval()
     _make_generation_savable(model.generation_config, checkpoint)
-    tokenizer = load_tokenizer(checkpoint)
+    tokenizer = load_tokenizer(checkpoint, template_arguments)
     eos_token_ids = _eos_token_ids(model.generation_config, tokenizer, checkpoint)
     context_length = _context_length(model.config, checkpoint)
     return LoadedPolicy(model, tokenizer, tokenizer_digest(tokenizer), context_length, eos_token_ids)

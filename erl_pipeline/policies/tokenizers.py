@@ -2,19 +2,26 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from erl_pipeline.config.policy import TemplateArgument
+from erl_pipeline.policies.chat_templates import with_arguments
 from erl_pipeline.policies.checkpoint_files import checkpoint_folder
 from storage.errors import InputError
 
 
-def load_tokenizer(checkpoint: str | Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a folder, or of a model by its name on the hub.
+def load_tokenizer(
+    checkpoint: str | Path, template_arguments: Mapping[str, TemplateArgument] | None = None
+) -> PreTrainedTokenizerBase:
+    """The tokenizer of a folder, or of a model by its name on the hub, with these arguments in its chat
+    template (`policy.template_arguments`).
 
-    Raises InputError when it is not there, cannot be read, or has no chat template.
+    Raises InputError when it is not there, cannot be read, or has no chat template, and for arguments that
+    the chat template does not read.
     """
     folder = checkpoint_folder(checkpoint)
     try:
@@ -31,6 +38,11 @@ def load_tokenizer(checkpoint: str | Path) -> PreTrainedTokenizerBase:
             f"the tokenizer of {checkpoint} has no chat template: use an instruction-tuned model, or add a "
             "chat_template.jinja to the folder"
         )
+    if template_arguments:
+        try:
+            tokenizer.chat_template = with_arguments(tokenizer.chat_template, template_arguments)
+        except ValueError as error:
+            raise InputError(f"policy.template_arguments: {checkpoint}: {error}") from error
     return tokenizer
 
 

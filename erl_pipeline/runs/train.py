@@ -32,14 +32,24 @@ def require_tools_are_known(config: RunConfig) -> None:
     try:
         plugin.episodes.for_template(config.environment, False)
     except InputError:
-        model = policy_traits(config.policy).model
-        if model is None:
+        traits = policy_traits(config.policy)
+        if traits.model is None:
             raise
         from erl_pipeline.episodes.dialogue import ChatTokenizer
         from erl_pipeline.policies.tokenizers import load_tokenizer
 
-        tokenizer = load_tokenizer(model)
+        tokenizer = load_tokenizer(traits.model, traits.template_arguments)
         plugin.episodes.for_template(config.environment, ChatTokenizer(tokenizer).knows_tools)
+
+
+def require_template_arguments(config: RunConfig) -> None:
+    """Raise `InputError` if `policy.template_arguments` names something that the policy's chat template does
+    not read. The tokenizer is read only if it names something."""
+    traits = policy_traits(config.policy)
+    if traits.model is not None and traits.template_arguments:
+        from erl_pipeline.policies.tokenizers import load_tokenizer
+
+        load_tokenizer(traits.model, traits.template_arguments)
 
 
 def require_ready_here(config: RunConfig) -> None:
@@ -174,13 +184,15 @@ def train(
         notify: is called with the plan before anything is done.
 
     Raises InputError, before a run's first stage, if its environment cannot offer the policy its tools or
-    gives too few tasks, or if a file or a model that it names is not there; ConfigError if its trainer needs
+    gives too few tasks, if the policy's chat template does not read an argument that it is to be given, or if
+    a file or a model that it names is not there; ConfigError if its trainer needs
     more devices than this machine has.
     """
     from erl_pipeline.views.recording import recorded_metrics  # tensorboardX imports torch
 
     require_ready_here(opened.config)
     if not opened.recorded:
+        require_template_arguments(opened.config)
         require_tools_are_known(opened.config)
     target = iterations or opened.config.iterations
     sources = read_sources(opened.config)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.memory import KeepSettings
-from erl_pipeline.environments.messages import words_of
+from erl_pipeline.environments.messages import without_thoughts, words_of
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.names import MEMORY, NOTE_TRIALS, ROLLOUTS, trajectory_files
 from storage.memory.versions import FORGET_STAGE, FORGET_VERSION, REQUEST_INPUT
@@ -214,8 +214,9 @@ def example(failed: Trajectory, reflection: str, revised: Trajectory) -> str:
 
 
 def _policy_words(attempt: Trajectory) -> str:
-    """What the policy said in its turns, and the tools that it called."""
-    turns = [words_of(each) for each in json.loads(attempt.messages) if each["role"] == "assistant"]
+    """What the policy answered in its turns, and the tools that it called."""
+    said = [each for each in json.loads(attempt.messages) if each["role"] == "assistant"]
+    turns = [words_of(without_thoughts(each)) for each in said]
     return "\n".join(filter(None, turns))
 
 

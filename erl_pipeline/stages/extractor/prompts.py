@@ -7,7 +7,7 @@ from typing import Any
 
 from erl_pipeline.config.experience import ExperienceTemplates
 from erl_pipeline.config.prompts import render
-from erl_pipeline.environments.messages import Message, opening, words_of
+from erl_pipeline.environments.messages import Message, opening, without_thoughts, words_of
 from erl_pipeline.environments.prompt_format import EpisodeRecord, ExperienceOperation
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
@@ -31,7 +31,7 @@ class ExperiencePrompts:
         values = {
             "instructions": self._instructions(record),
             "observation": record.opening[-1]["content"],
-            "turns": [{**turn, "content": words_of(turn)} for turn in record.turns],
+            "turns": [{**turn, "content": words_of(without_thoughts(turn))} for turn in record.turns],
             "feedback": record.feedback,
             "reward": record.reward,
             "lessons": list(record.lessons),

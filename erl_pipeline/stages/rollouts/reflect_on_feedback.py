@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.plugins import plugins
+from erl_pipeline.environments.messages import without_thoughts
 from erl_pipeline.environments.prompt_format import AttemptReport
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
@@ -142,7 +143,7 @@ def conversation_report(row: Trajectory, corrected: Sequence[str]) -> tuple[str,
     from erl_pipeline.episodes.context import opening_messages
 
     opening = opening_messages(row)
-    turns = json.loads(row.messages)[len(opening) :]
+    turns = [without_thoughts(each) for each in json.loads(row.messages)[len(opening) :]]
     said = [row.feedback, *(f"It should have been: {text}" for text in corrected)]
     report = AttemptReport(
         observation=opening[-1]["content"] if opening else "",

@@ -11,7 +11,12 @@ from pydantic import Field, SerializeAsAny
 
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.plugins import NO_BYTES, plugins
-from erl_pipeline.config.policy import DemonstrationsWarmStart, PretrainedPolicyConfig, TinyPolicyConfig
+from erl_pipeline.config.policy import (
+    DemonstrationsWarmStart,
+    PretrainedPolicyConfig,
+    TemplateArgument,
+    TinyPolicyConfig,
+)
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import MODEL, PolicyTraits
 from erl_pipeline.stages.tasks.prepare_tasks import digests, located_environment, without_files
@@ -66,6 +71,9 @@ class PretrainedSettings(Settings):
 
     weights: str
     dtype: Literal["float32", "bfloat16"]
+    template_arguments: dict[str, TemplateArgument] = Field(
+        default_factory=dict, exclude_if=lambda arguments: not arguments
+    )
 
 
 def _cold_start_slice(config: RunConfig, sources: Sources) -> ColdStartSettings:
@@ -141,14 +149,23 @@ def cold_start_with(call: StageCall[ColdStartSettings], parts: TinyParts) -> Sta
 def _pretrained_slice(config: RunConfig, sources: Sources) -> PretrainedSettings:
     assert isinstance(config.policy, PretrainedPolicyConfig)
     assert sources.weights is not None
-    return PretrainedSettings(weights=sources.weights, dtype=config.policy.dtype)
+    return PretrainedSettings(
+        weights=sources.weights,
+        dtype=config.policy.dtype,
+        template_arguments=config.policy.template_arguments,
+    )
 
 
 def _copy_pretrained(call: StageCall[PretrainedSettings]) -> StageResult:
     from erl_pipeline.engines.probe import save_probe
     from erl_pipeline.policies.pretrained import load_policy, save_policy
 
-    loaded = load_policy(call.locations[call.settings.weights], dtype=call.settings.dtype)
+    settings = call.settings
+    loaded = load_policy(
+        call.locations[settings.weights],
+        dtype=settings.dtype,
+        template_arguments=settings.template_arguments,
+    )
     save_policy(loaded, call.folder / MODEL)
     save_probe(loaded, call.folder)
     return StageResult(counters={"parameters": sum(p.numel() for p in loaded.model.parameters())})
@@ -223,6 +240,7 @@ PRETRAINED = PolicyKind(
         model=policy.model,
         dtype=policy.dtype,
         head_dtype=policy.head_dtype,
+        template_arguments=policy.template_arguments,
         lora=policy.lora,
         warm_start=policy.warm_start,
     ),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.prompts import render
 from erl_pipeline.config.self_distillation import SelfDistillationConfig, SelfDistilledRoles
-from erl_pipeline.environments.messages import words_of
+from erl_pipeline.environments.messages import without_thoughts, words_of
 from storage.artifacts.recipe import derive_seed
 from storage.errors import InputError
 
@@ -140,7 +140,8 @@ def _of_retry(row: Trajectory, retry: Trajectory | None) -> list[_Told] | str:
 
 
 def _said(row: Trajectory) -> str:
-    return "\n".join(words_of(each) for each in json.loads(row.messages) if each["role"] == "assistant")
+    said = [each for each in json.loads(row.messages) if each["role"] == "assistant"]
+    return "\n".join(words_of(without_thoughts(each)) for each in said)
 
 
 class _Demonstrations:

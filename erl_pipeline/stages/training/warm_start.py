@@ -23,6 +23,7 @@ from erl_pipeline.config.policy import (
     WarmStartSteps,
 )
 from erl_pipeline.environments.demonstrations import WarmStartQuestion
+from erl_pipeline.environments.messages import answer_start
 from erl_pipeline.plan.column import Column
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT, MODEL, WeightsSettings, policy_traits
@@ -300,7 +301,7 @@ def examine(
             )
             for question, answer in zip(asked, answers, strict=True):
                 text = chat.text(answer.token_ids)
-                found = question.scores(text)
+                found = question.scores(text[answer_start(text, thinks=chat.opens_thoughts) :])
                 line = {"messages": list(question.prompt), "answer": text, "scores": dict(found)}
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
                 for name, score in found.items():

@@ -15,6 +15,7 @@ from erl_pipeline.config.base import NotInstalledSettings
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.interface import Task
+from erl_pipeline.environments.messages import without_thoughts
 from erl_pipeline.environments.pictures import FoundDocuments, Picture
 from erl_pipeline.episodes.roles import NEVER_TRAINED
 from storage.errors import InputError
@@ -262,7 +263,7 @@ def _parts(
         done = None if training is None else training.get(row["trajectory_id"], ())
         ill_formed = row["finish_reason"] == ILL_FORMED
         if row["text"] is None and not ill_formed and row["role"] not in NEVER_TRAINED:
-            said = [message["content"] for message in messages if message["role"] == "assistant"]
+            said = [without_thoughts(each)["content"] for each in messages if each["role"] == "assistant"]
             picture = None if drawing.picture is None or not messages else drawing.picture(said)
             before = EpisodePart(
                 "attempt",

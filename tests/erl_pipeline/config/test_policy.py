@@ -95,3 +95,28 @@ def test_without_a_fall_the_rate_stays() -> None:
 def test_impossible_shares_are_refused(values: dict[str, float], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         DemonstrationsWarmStart.model_validate({"type": "demonstrations", **values})
+
+
+def given(**arguments: object) -> PretrainedPolicyConfig:
+    return PretrainedPolicyConfig.model_validate(
+        {"type": "pretrained", "model": "some/model", "template_arguments": arguments}
+    )
+
+
+def test_arguments_of_a_template_keep_their_types_and_are_the_same_in_any_order() -> None:
+    found = given(thinking=False, budget=1, share=1.0, effort="1").template_arguments
+    assert [*map(repr, found.values())] == ["1", "'1'", "1.0", "False"]
+    assert [*found] == ["budget", "effort", "share", "thinking"]
+    assert "template_arguments" not in given().model_dump()
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "strftime_now", "bos_token"])
+def test_what_a_template_is_given_anyway_is_no_argument(name: str) -> None:
+    with pytest.raises(ValidationError, match=f"{name} is given to each chat template by the program"):
+        given(**{name: "x"})
+
+
+@pytest.mark.parametrize("argument", [{"a b": 1}, {"1a": 1}, {"x": None}, {"x": [1]}, {"x": float("nan")}])
+def test_arguments_that_cannot_be_written_are_refused(argument: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match="template_arguments"):
+        given(**argument)

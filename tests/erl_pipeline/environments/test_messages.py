@@ -1,11 +1,14 @@
 import pytest
 
 from erl_pipeline.environments.messages import (
+    Message,
     ToolCall,
     answer_start,
     assistant_message,
     read_turn,
     turn_message,
+    user_message,
+    without_thoughts,
     words_of,
 )
 from storage.texts import StorableTexts
@@ -92,8 +95,8 @@ def test_what_was_said_without_tools_is_made_storable_too() -> None:
     ("text", "answer"),
     [
         ("up", "up"),
-        ("<think>\nUp? No.\n</think>\n\ndown", "\n\ndown"),
-        ("Up? No.\n</think>\ndown", "\ndown"),  # The template has begun the thoughts.
+        ("<think>\nUp? No.\n</think>\n\ndown", "down"),
+        ("Up? No.\n</think>\ndown", "down"),  # The template has begun the thoughts.
         ("<think>\nUp? Or", ""),
         ("The tag <think> begins thoughts.", "The tag <think> begins thoughts."),
     ],
@@ -110,3 +113,25 @@ def test_a_call_in_thoughts_is_none() -> None:
     assert [each.name for each in turn.tool_calls] == ["look"]
     assert turn_message(turn)["content"] == thoughts
     assert read_turn(f"<think>\nI could {call}", 0, StorableTexts()).tool_calls == ()
+
+
+@pytest.mark.parametrize(
+    ("said", "thinks", "thoughts", "answer"),
+    [
+        ("<think>\nUp?\n</think>\n\ndown", False, "<think>\nUp?\n</think>\n\n", "down"),
+        ("Up?\n</think>\n\ndown", True, "Up?\n</think>\n\n", "down"),
+        ("Up? Or", True, "Up? Or", ""),  # It was cut off in thoughts that the prompt has opened.
+        ("<think>Up? Or", False, "<think>Up? Or", ""),
+        ("down", False, "", "down"),
+    ],
+)
+def test_a_turn_is_its_thoughts_and_its_answer(said: str, thinks: bool, thoughts: str, answer: str) -> None:
+    turn = read_turn(said, 0, StorableTexts(), has_tools=False, thinks=thinks)
+    assert (turn.thoughts, turn.text) == (thoughts, answer)
+    assert turn_message(turn) == {"role": "assistant", "content": said}
+
+
+def test_a_message_is_shown_to_others_without_thoughts() -> None:
+    said: Message = {"role": "assistant", "content": "<think>\nUp?\n</think>\n\ndown"}
+    assert without_thoughts(said) == {"role": "assistant", "content": "down"}
+    assert without_thoughts(user_message("</think>x")) == user_message("</think>x")

@@ -14,6 +14,7 @@ from transformers.utils import chat_template_utils
 from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.messages import Message, ToolSchema, tool_message, user_message
 from erl_pipeline.episodes.dialogue import ChatTokenizer, Dialogue
+from erl_pipeline.policies.chat_templates import with_arguments
 from erl_pipeline.policies.tiny.model import build_tokenizer
 from storage.errors import InputError
 
@@ -412,3 +413,88 @@ def test_white_space_that_the_template_writes_before_the_end_gives_no_second_end
     between = ChatTokenizer(tokenizer).between_turns([user_message("more")], tokenizer.eos_token_id)
     written = "".join(tokenizer.convert_ids_to_tokens(between))
     assert written == f"\nuser: more{before}<|im_end|>\nassistant: "
+
+
+HYBRID = CHATML.replace(
+    WITH_CALLS,
+    "{% if loop.last and message['role'] == 'assistant' %}<think>\n\n</think>\n\n{% endif %}" + WITH_CALLS,
+).replace(
+    "assistant\n{%",
+    "assistant\n{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n"
+    "{% endif %}{%",
+)
+"""A chat template of Qwen3's form: with `enable_thinking` false it opens turns with empty thoughts, which it
+writes before the last given turn alone."""
+OFF = str(with_arguments(HYBRID, {"enable_thinking": False}))
+
+
+def test_given_turns_are_taught_as_they_are_sampled_with_thinking_switched_off() -> None:
+    tokenizer = chatml_tokenizer()
+    tokenizer.chat_template = OFF
+    chat, ends = ChatTokenizer(tokenizer), end_ids(tokenizer)
+    dialogue = Dialogue(chat, [user_message("2+2?")], ends)
+    for answer, asked in (("4.", "3+3?"), ("6.", None)):
+        dialogue.add_turn(said(tokenizer, f"{answer}<|im_end|>"))
+        if asked is not None:
+            dialogue.add_messages([user_message(asked)])
+    given: list[Message] = [
+        {"role": "assistant", "content": "4."},
+        user_message("3+3?"),
+        {"role": "assistant", "content": "6."},
+    ]
+    ids, mask = chat.completion(given, ends)
+    assert chat.prompt([user_message("2+2?")]) == dialogue.prompt_token_ids
+    assert (ids, mask) == (dialogue.response_token_ids, dialogue.response_mask)
+    assert "".join(tokenizer.convert_ids_to_tokens(dialogue.token_ids)) == (
+        "<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n4.<|im_end|>\n"
+        "<|im_start|>user\n3+3?<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n6.<|im_end|>"
+    )
+    trained = [token for token, bit in zip(ids, mask, strict=True) if bit]
+    assert "".join(tokenizer.convert_ids_to_tokens(trained)) == "4.<|im_end|>6.<|im_end|>"
+
+
+def test_tools_are_known_also_where_the_template_ends_thoughts_before_the_policy_speaks() -> None:
+    tokenizer = chatml_tokenizer()
+    for template in (HYBRID, OFF):
+        tokenizer.chat_template = template
+        assert ChatTokenizer(tokenizer).knows_tools
+
+
+@pytest.mark.parametrize(
+    ("template", "opens"), [(CHATML, False), (HYBRID, False), (OFF, False), (THINKS, True)]
+)
+def test_whether_thoughts_are_opened_is_what_stands_before_the_policy_speaks(
+    template: str, opens: bool
+) -> None:
+    tokenizer = chatml_tokenizer()
+    tokenizer.chat_template = template
+    assert ChatTokenizer(tokenizer).opens_thoughts == opens
+
+
+def test_a_turn_that_ends_within_thoughts_that_the_template_opens_has_no_answer() -> None:
+    tokenizer = chatml_tokenizer()
+    tokenizer.chat_template = THINKS
+    dialogue = Dialogue(ChatTokenizer(tokenizer), [user_message("2+2?")], end_ids(tokenizer))
+    cut_off = dialogue.add_turn(said(tokenizer, "2+2 is 4, so", "length"))
+    dialogue.add_messages([user_message("and?")])
+    whole = dialogue.add_turn(said(tokenizer, "4\n</think>\n\nIt is 4.<|im_end|>"))
+    assert (cut_off.text, whole.text) == ("", "It is 4.")
+    assert [each["content"] for each in dialogue.messages] == [
+        "2+2?",
+        "2+2 is 4, so",
+        "and?",
+        "4\n</think>\n\nIt is 4.",
+    ]
+    # All that was sampled is trained, thoughts too: 12 characters, then 20 and the end.
+    assert sum(dialogue.response_mask) == 12 + 20 + 1
+
+
+@pytest.mark.parametrize("tools", [(), (SEARCH,)])
+def test_thoughts_are_told_from_the_answer_also_where_their_marks_are_special_tokens(
+    tools: tuple[ToolSchema, ...],
+) -> None:
+    tokenizer = chatml_tokenizer()
+    tokenizer.add_tokens([AddedToken(mark, special=True) for mark in ("<think>", "</think>", "<pad>")])
+    dialogue = Dialogue(ChatTokenizer(tokenizer), [user_message("2+2?")], end_ids(tokenizer), tools)
+    turn = dialogue.add_turn(said(tokenizer, "<think>3?</think><pad>4<|im_end|>"))
+    assert (turn.thoughts, turn.text) == ("<think>3?</think>", "4")

@@ -175,3 +175,10 @@ def test_a_key_comes_from_the_environment() -> None:
     assert key_of({}, None, "feedback") is None
     with pytest.raises(ConfigError, match="feedback: the environment variable KEY is not set"):
         key_of({}, "KEY", "feedback")
+
+
+def test_the_thoughts_of_a_judge_are_not_its_feedback(server: JudgeServer) -> None:
+    server.answer = "<think>\nfell\n</think>\n\nlost"
+    first, judge, *_ = on_server(server).rows
+    assert (first.feedback, judge.text) == ("lost", "lost")
+    assert json.loads(judge.messages)[-1]["content"] == server.answer

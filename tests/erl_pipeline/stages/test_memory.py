@@ -40,14 +40,14 @@ def test_with_examples_an_entry_is_both_attempts_and_the_reflection_between_them
     assert settings.model_dump()["keep"]["examples"] is True
 
 
-def test_tools_that_an_attempt_called_are_in_its_example() -> None:
+def test_tools_that_an_attempt_called_are_in_its_example_and_thoughts_are_not() -> None:
     row = play(["down b", "? a b ?", "right a", "right a"])[0][0]
     called = {"function": {"name": "search", "arguments": {"query": "Bragg"}}}
     messages = [
         {"role": "user", "content": "Who?"},
         {"role": "assistant", "content": "", "tool_calls": [called]},
         {"role": "tool", "content": "A town."},
-        {"role": "assistant", "content": "Nobody."},
+        {"role": "assistant", "content": "<think>\nWho?\n</think>\n\nNobody."},
     ]
     attempt = replace(row, messages=json.dumps(messages))
     assert example(attempt, "look", row) == (

@@ -22,7 +22,7 @@ from erl_pipeline.environments.hotpotqa.tool import (
 )
 from erl_pipeline.environments.messages import AssistantTurn, read_turn
 from erl_pipeline.environments.mixture import ENVIRONMENT as MIXTURE
-from erl_pipeline.runs.train import require_tools_are_known
+from erl_pipeline.runs.train import require_template_arguments, require_tools_are_known
 from storage.errors import InputError
 from storage.texts import StorableTexts
 from tests.erl_pipeline.episodes.test_dialogue import CHATML, SAID, WITH_CALLS, chatml_tokenizer
@@ -147,3 +147,21 @@ def test_tools_that_a_template_does_not_know_are_refused_before_the_start(tmp_pa
     require_tools_are_known(config(plain, "environment.tool_format=plain"))
     calls = CHATML
     require_tools_are_known(config(saved(tmp_path / "calls", calls), "environment.tool_format=template"))
+
+
+def test_arguments_that_a_template_does_not_read_are_refused_before_the_start(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "thinks", "{% if thinking %}<think>{% endif %}" + CHATML)
+    require_template_arguments(config(folder))
+    require_template_arguments(config(folder, "policy.template_arguments={thinking: false}"))
+    with pytest.raises(
+        InputError, match=r"policy\.template_arguments: .* does not read think; it reads thinking"
+    ):
+        require_template_arguments(config(folder, "policy.template_arguments={think: false}"))
+
+
+def test_tools_are_looked_for_with_the_arguments_of_the_template(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "some", CHATML.replace("if tools", "if tools and with_tools"))
+    wanted = "environment.tool_format=template"
+    with pytest.raises(InputError, match="tool_format: template"):
+        require_tools_are_known(config(folder, wanted))
+    require_tools_are_known(config(folder, wanted, "policy.template_arguments={with_tools: true}"))

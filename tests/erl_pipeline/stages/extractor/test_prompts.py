@@ -106,3 +106,9 @@ def test_a_merge_answers_with_the_texts_that_remain() -> None:
     assert PROMPTS.read_merging("<answer>[]</answer>") == []
     for ill_formed in ('<answer>["", "Wait."]</answer>', "<answer>{}</answer>", "Wait."):
         assert PROMPTS.read_merging(ill_formed) is None
+
+
+def test_the_extractor_is_shown_answers_without_thoughts() -> None:
+    turns: list[Message] = [{"role": "assistant", "content": "<think>\npull?\n</think>\n\nopen"}, *TURNS[1:]]
+    shown = EpisodeRecord(PROMPTS.attempt("Get out.", "A door.", []), turns, [], "It failed.", 0.0)
+    assert PROMPTS.extraction(shown) == PROMPTS.extraction(record([]))

@@ -15,7 +15,12 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.policies.tiny import cold_start
 from erl_pipeline.stages.tasks.prepare_tasks import located
-from erl_pipeline.stages.training.first_checkpoint import COLD_START, ColdStartSettings, cold_start_with
+from erl_pipeline.stages.training.first_checkpoint import (
+    COLD_START,
+    COPY_PRETRAINED,
+    ColdStartSettings,
+    cold_start_with,
+)
 from erl_pipeline.stages.training.warm_start import DEMONSTRATIONS
 from tests.erl_pipeline.runs.small_runs import SMALL, small
 from tests.random_models import random_llama, word_tokenizer
@@ -97,3 +102,14 @@ def test_the_goal_of_a_cold_start_moves_with_its_reason(
         (450, "steps, more until it passes policy.cold_start.gate"),
         (500, "steps, more until it passes policy.cold_start.gate"),
     ]
+
+
+def test_a_recipe_has_the_arguments_of_the_template_only_where_there_are_some() -> None:
+    policy = {"type": "pretrained", "model": "somewhere"}
+    sources: Any = SimpleNamespace(weights="5a")
+    assert COPY_PRETRAINED.slice is not None
+    plain = COPY_PRETRAINED.slice(small(policy=policy), sources)
+    assert plain.model_dump(mode="json") == {"weights": "5a", "dtype": "float32"}
+    given = small(policy={**policy, "template_arguments": {"b": 1, "a": False}})
+    settings = COPY_PRETRAINED.slice(given, sources)
+    assert list(settings.model_dump(mode="json")["template_arguments"].items()) == [("a", False), ("b", 1)]

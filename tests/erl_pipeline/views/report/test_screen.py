@@ -73,3 +73,13 @@ def test_a_task_that_its_environment_cannot_read_is_shown_as_text() -> None:
     assert "cannot draw this task (KeyError: 'supporting')" in shown.no_picture
     assert shown.parts[0].turns[0].tools[0].answer.text == FIRST
     assert shown.parts[0].searches == 0
+
+
+def test_an_attempt_is_drawn_from_its_answers_and_shown_with_its_thoughts() -> None:
+    drawn: list[list[str]] = []
+    said = "<think>\nUp?\n</think>\n\nright"
+    messages = json.dumps([{"role": "user", "content": "A board."}, {"role": "assistant", "content": said}])
+    picture = Drawing(picture=lambda texts: drawn.append([*texts]))  # type: ignore[arg-type, return-value, func-returns-value]
+    (part,) = episode_parts([attempt("river", FIRST, messages=messages)], {}, picture).parts
+    assert drawn == [["right"]]
+    assert part.turns[0].policy == [Piece(said, False)]
