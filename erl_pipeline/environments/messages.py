@@ -60,7 +60,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class AssistantTurn:
-    """What the policy said in one turn: `text` is its answer, and `tool_calls` are those in it, in their order.
+    """What the policy said in one turn: `text` is its answer, `tool_calls` are those in it, in their order.
 
     Only an environment that offers tools is given tool calls. `thoughts` are what a model wrote before its
     answer, with the `</think>` that ends them. Where they do not end, the answer is empty.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from erl_pipeline.config.prompts import PromptTemplates, render
-from erl_pipeline.environments.messages import Message, opening
+from erl_pipeline.environments.messages import Message, answer_start, opening
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,7 @@ class PromptFormat(AttemptPrompts, Protocol):
         """Asks for a reflection on a finished attempt. `memory`: retrieved reflections, the best first."""
 
     def read_reflection(self, text: str) -> str | None:
-        """The reflection in the policy's answer, which has no thoughts; None when it is ill-formed, and then it
-        is never used."""
+        """The reflection in the policy's answer; None when it is ill-formed, and then it is never used."""
 
 
 class ChatPrompts:
@@ -71,8 +70,8 @@ class ChatPrompts:
         )
 
     def read_reflection(self, text: str) -> str | None:
-        """The whole answer; None when it says nothing."""
-        stripped = text.strip()
+        """The whole answer, without thoughts before it; None when it says nothing."""
+        stripped = text[answer_start(text) :].strip()
         return stripped if any(character.isalpha() for character in stripped) else None
 
 

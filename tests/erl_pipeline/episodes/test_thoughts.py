@@ -16,7 +16,7 @@ from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.prompt_format import ChatPrompts
 from erl_pipeline.episodes.agent_attempt import _trace
-from erl_pipeline.episodes.context import EpisodeContext, EpisodeIdentity, SampleRequest, nothing_remembered
+from erl_pipeline.episodes.context import EpisodeContext, EpisodeIdentity, SampleRequest
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.gateway.sequences import SampledSequence
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment

@@ -70,9 +70,9 @@ def test_of_several_templates_each_gets_them() -> None:
 
 
 def test_an_argument_that_the_template_does_not_read_is_refused_with_those_that_it_reads() -> None:
-    with pytest.raises(ValueError, match="does not read thinkin; it reads effort, thinking$"):
+    with pytest.raises(ValueError, match=r"does not read thinkin; it reads effort, thinking$"):
         with_arguments(READS, {"thinkin": False})
-    with pytest.raises(ValueError, match="does not read x; it reads no argument$"):
+    with pytest.raises(ValueError, match=r"does not read x; it reads no argument$"):
         with_arguments("{% set x = 1 %}{{ x }}{{ messages }}", {"x": 2})
     with pytest.raises(ValueError, match="is not Jinja"):
         with_arguments("{% if %}", {"x": 2})
