@@ -94,7 +94,7 @@ def opening(system: str, user: str) -> list[Message]:
 def without_thoughts(message: Message) -> Message:
     """A message of a conversation without the thoughts before an assistant's answer, for those who are shown
     what was said."""
-    if message["role"] != "assistant":
+    if message["role"] != "assistant" or not message["content"]:  # Imported ones may have null.
         return message
     return {**message, "content": message["content"][answer_start(message["content"]) :]}
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from erl_pipeline.environments.messages import (
@@ -135,3 +137,5 @@ def test_a_message_is_shown_to_others_without_thoughts() -> None:
     said: Message = {"role": "assistant", "content": "<think>\nUp?\n</think>\n\ndown"}
     assert without_thoughts(said) == {"role": "assistant", "content": "down"}
     assert without_thoughts(user_message("</think>x")) == user_message("</think>x")
+    imported: Any = {"role": "assistant", "content": None}
+    assert without_thoughts(imported) == imported

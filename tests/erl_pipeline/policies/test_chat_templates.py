@@ -15,7 +15,9 @@ from erl_pipeline.policies.tokenizers import load_tokenizer, tokenizer_digest
 from storage.errors import InputError
 from tests.random_models import word_tokenizer
 
-READS = "\n{{ thinking }}{% if effort is defined %}{{ effort }}{% endif %}{{ bos_token }}{{ messages[0].content }}"
+READS = (
+    "\n{{ thinking }}{% if effort is defined %}{{ effort }}{% endif %}{{ bos_token }}{{ messages[0].role }}"
+)
 
 
 def rendered(template: str | dict[str, str], tools: Any = None) -> str:
@@ -30,7 +32,7 @@ def test_each_argument_is_set_in_a_line_by_name_and_its_template_is_rendered_as_
     assert template == (
         '{%- set effort = "a \\"high\\" %} ü\\n\\\\" %}\n{%- set thinking = false %}\n' + READS
     )
-    assert rendered(template) == '\nFalsea "high" %} ü\n\\<bos>left'
+    assert rendered(template) == '\nFalsea "high" %} ü\n\\<bos>user'
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ def test_an_argument_is_seen_wherever_a_template_reads_it(template: str) -> None
 def test_arguments_of_a_checkpoint_stay_unless_they_are_given_anew() -> None:
     once = with_arguments(READS, {"thinking": False, "effort": "low"})
     assert with_arguments(once, {"thinking": False}) == once
-    assert rendered(with_arguments(once, {"thinking": True})) == "\nTruelow<bos>left"
+    assert rendered(with_arguments(once, {"thinking": True})) == "\nTruelow<bos>user"
 
 
 def test_of_several_templates_each_gets_them() -> None:

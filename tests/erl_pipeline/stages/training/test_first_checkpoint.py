@@ -12,18 +12,22 @@ import pytest
 
 from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.config.run import RunConfig
+from erl_pipeline.engines.probe_file import PROBE_FILE, read_facts
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.policies.tiny import cold_start
+from erl_pipeline.policies.tokenizers import load_tokenizer, tokenizer_digest
 from erl_pipeline.stages.tasks.prepare_tasks import located
 from erl_pipeline.stages.training.first_checkpoint import (
     COLD_START,
     COPY_PRETRAINED,
     ColdStartSettings,
+    PretrainedSettings,
     cold_start_with,
 )
 from erl_pipeline.stages.training.warm_start import DEMONSTRATIONS
 from tests.erl_pipeline.runs.small_runs import SMALL, small
-from tests.random_models import random_llama, word_tokenizer
+from tests.erl_pipeline.stages.calls import Bench
+from tests.random_models import random_llama, save_byte_llama, word_tokenizer
 
 
 def slices(config: RunConfig) -> Any:
@@ -113,3 +117,17 @@ def test_a_recipe_has_the_arguments_of_the_template_only_where_there_are_some() 
     given = small(policy={**policy, "template_arguments": {"b": 1, "a": False}})
     settings = COPY_PRETRAINED.slice(given, sources)
     assert list(settings.model_dump(mode="json")["template_arguments"].items()) == [("a", False), ("b", 1)]
+
+
+def test_the_first_checkpoint_is_rendered_with_the_arguments_by_whoever_reads_it(tmp_path: Path) -> None:
+    folder = save_byte_llama(tmp_path / "model", positions=64)
+    tokenizer = load_tokenizer(folder)
+    tokenizer.chat_template = "{% if thinking is not defined %}<think>{% endif %}" + tokenizer.chat_template
+    tokenizer.save_pretrained(folder)
+    settings = PretrainedSettings(weights="5a", dtype="float32", template_arguments={"thinking": False})
+    made = Bench(tmp_path).compute(COPY_PRETRAINED, settings, locations={"5a": str(folder)})
+    stored = load_tokenizer(made.path("model"))
+    assert stored.chat_template == "{%- set thinking = false %}\n" + tokenizer.chat_template
+    asked = [{"role": "user", "content": "hi"}]
+    assert stored.apply_chat_template(asked, tokenize=False) == "user: hi\nassistant: "
+    assert read_facts(made.path(PROBE_FILE)).tokenizer_digest == tokenizer_digest(stored)

@@ -79,7 +79,7 @@ def test_an_attempt_is_drawn_from_its_answers_and_shown_with_its_thoughts() -> N
     drawn: list[list[str]] = []
     said = "<think>\nUp?\n</think>\n\nright"
     messages = json.dumps([{"role": "user", "content": "A board."}, {"role": "assistant", "content": said}])
-    picture = Drawing(picture=lambda texts: drawn.append([*texts]))  # type: ignore[arg-type, return-value, func-returns-value]
+    picture = Drawing(picture=lambda texts: drawn.append([*texts]))  # type: ignore[arg-type, return-value]
     (part,) = episode_parts([attempt("river", FIRST, messages=messages)], {}, picture).parts
     assert drawn == [["right"]]
     assert part.turns[0].policy == [Piece(said, False)]
