@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property, lru_cache
+from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jinja2 import TemplateError, TemplateRuntimeError
 
 from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.messages import (
-    MARKERS,
     AssistantTurn,
+    CalledTool,
     Message,
     ToolSchema,
     read_turn,
     turn_message,
 )
+from erl_pipeline.environments.tool_calls.form import CallForm
+from erl_pipeline.environments.tool_calls.forms import FORMS
 from storage.errors import InputError
 from storage.texts import StorableTexts
 
@@ -46,6 +49,12 @@ _SOME_TOOL: ToolSchema = {
         "parameters": {"type": "object", "properties": {}},  # Some templates ask for it.
     },
 }
+_SOME_CALL: CalledTool = {
+    "id": "call00000",
+    "type": "function",
+    "function": {"name": "look", "arguments": {"at": "the pond"}},
+}
+_RESULT = "@@result@@"
 _ASSISTANT_TURN = "@@assistant-turn@@"
 _OPENING: tuple[_Frozen, ...] = (("user", "."), ("assistant", _ASSISTANT_TURN))
 _USER_TURN = "@@user-turn@@"
@@ -69,7 +78,7 @@ class ChatTokenizer:
 
     def prompt(self, messages: Sequence[Message], tools: str = "[]") -> tuple[int, ...]:
         """Token ids of the messages up to where the assistant begins to speak; `tools` as JSON."""
-        frozen = tuple(map(_frozen, messages))
+        frozen = tuple(map(self._frozen, messages))
         return (self._prompt if _are_long(frozen, tools) else self._prompt_of)(frozen, tools)
 
     def between_turns(
@@ -80,7 +89,7 @@ class ChatTokenizer:
         `after_end_token` is the end token that was sampled, which is then left out; None when the turn was
         cut off before its end.
         """
-        frozen = tuple(map(_frozen, messages))
+        frozen = tuple(map(self._frozen, messages))
         between = self._between_turns if _are_long(frozen, tools) else self._between_turns_of
         return between(frozen, after_end_token, tools)
 
@@ -90,24 +99,36 @@ class ChatTokenizer:
         return max(map(len, self._tokenizer.get_vocab()))
 
     @cached_property
-    def knows_tools(self) -> bool:
-        """Whether the chat template shows tools, and writes a call of one as
-        `erl_pipeline.environments.messages` reads it."""
+    def call_form(self) -> CallForm | None:
+        """How the chat template writes calls of tools: the form in which a call that it writes is read. None
+        where there is no such form, and where it shows no tools or no results of calls."""
         try:
-            return self._knows_tools()
+            return self._call_form() if self.shows([_SOME_TOOL]) else None
         except TemplateError:  # It cannot render a call, or a tool.
-            return False
+            return None
 
-    def _knows_tools(self) -> bool:
-        if not self.shows([_SOME_TOOL]):
-            return False
-        asked, tools = _frozen({"role": "user", "content": "."}), json.dumps([_SOME_TOOL])
-        called = _frozen(turn_message(read_turn('{"name": "look"}'.join(MARKERS), 0, self.texts)))
-        before, after = self._render((asked,), tools), self._render((asked, called), tools)
-        if not all(after.count(marker) > before.count(marker) for marker in MARKERS):
-            return False
-        last = read_turn(after, 0, StorableTexts()).tool_calls[-1:]
-        return [(call.name, call.problem) for call in last] == [("look", None)]
+    @property
+    def knows_tools(self) -> bool:
+        """Whether the chat template shows tools, and writes calls in a form that is read."""
+        return self.call_form is not None
+
+    def _call_form(self) -> CallForm | None:
+        tools = json.dumps([_SOME_TOOL])
+        called = _frozen({"role": "assistant", "content": "", "tool_calls": [_SOME_CALL]})
+        # A turn in words, which no call begins with, shows where a turn begins. What the template opens a turn
+        # with need not: `<think>` begins as `<tool_call>` does.
+        spoken = self._render(_OPENING, tools, opens_turn=False)
+        written = self._render((_OPENING[0], called), tools, opens_turn=False)
+        turn = written[len(commonprefix((spoken, written))) :]
+        result = _frozen({"role": "tool", "content": _RESULT, "tool_call_id": "call00000", "name": "look"})
+        if _RESULT not in self._render((*_OPENING, result), tools):
+            return None
+        for form in FORMS:
+            calls = read_turn(turn, 0, StorableTexts(), form, [_SOME_TOOL]).tool_calls
+            read = [{"name": each.name, "arguments": each.arguments} for each in calls if not each.problem]
+            if read[-1:] == [_SOME_CALL["function"]]:
+                return form
+        return None
 
     def completion(
         self, turns: Sequence[Message], end_token_ids: frozenset[int], tools: str = "[]"
@@ -134,7 +155,7 @@ class ChatTokenizer:
                 ids += between
                 mask += [0] * len(between)
                 others = []
-            said = [*self._given_turn(message["content"]), end]
+            said = [*self._given_turn(message), end]
             ids += said
             mask += [1] * len(said)
         return ids, mask
@@ -175,12 +196,12 @@ class ChatTokenizer:
             (token for token, text in ends if written.startswith(text)), ends[0][0] if own is None else own
         )
 
-    def _given_turn(self, content: str) -> tuple[int, ...]:
+    def _given_turn(self, message: Message) -> tuple[int, ...]:
         """Ids of a turn that was not sampled, without its end: all that the chat template writes behind what
         opens the assistant's turn, such as the end of thoughts that it opens."""
         opened = self._render((_ASKED,), "[]")
         before = opened.rpartition(_USER_TURN)[2]
-        written = self._render((_ASKED, ("assistant", content)), "[]", opens_turn=False)
+        written = self._render((_ASKED, self._frozen(message)), "[]", opens_turn=False)
         if not written.startswith(opened):
             raise InputError(
                 f"the chat template opens the assistant's turn with {before!r}, which it does not write "
@@ -190,7 +211,7 @@ class ChatTokenizer:
         end = self._render((_ASKED, ("assistant", _ASSISTANT_TURN)), "[]", opens_turn=False)
         end = end.partition(_ASSISTANT_TURN)[2]
         turn = written.removeprefix(opened)
-        said = turn.removesuffix(end) if turn.endswith(end) else content
+        said = turn.removesuffix(end) if turn.endswith(end) else message["content"]
         # Behind the opening words may have other tokens than alone: some tokenizers put a space before a
         # text.
         ids, known = self._ids(before + said), self._ids(before)
@@ -232,6 +253,11 @@ class ChatTokenizer:
             raise TemplateRuntimeError(f"{type(error).__name__}: {error}") from error
         return rendered
 
+    def _frozen(self, message: Message) -> _Frozen:
+        """A message as the key of a cache, with its ids of calls as the chat template takes them."""
+        form = self.call_form if len(message) > 2 else None
+        return _frozen(message if form is None or form.shown_id is None else _with_ids(message, form.shown_id))
+
     def _ids(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
@@ -245,7 +271,8 @@ class ChatTokenizer:
     @cached_property
     def _unspoken(self) -> frozenset[int]:
         """Special tokens that are not part of what is said."""
-        return self._special - set(self._tokenizer.convert_tokens_to_ids(list(MARKERS)))
+        markers = [] if self.call_form is None else list(self.call_form.markers)
+        return self._special - set(self._tokenizer.convert_tokens_to_ids(markers))
 
 
 def without_end(token_ids: tuple[int, ...], end_token_ids: frozenset[int]) -> tuple[int, ...]:
@@ -258,6 +285,16 @@ def _frozen(message: Message) -> _Frozen:
     if len(message) == 2:
         return message["role"], message["content"]
     return message["role"], message["content"], json.dumps(message)
+
+
+def _with_ids(message: Message, shown: Callable[[str], str]) -> Message:
+    """The message with other ids of calls."""
+    changed: Message = {**message}
+    if "tool_call_id" in message:
+        changed["tool_call_id"] = shown(message["tool_call_id"])
+    if "tool_calls" in message:
+        changed["tool_calls"] = [{**call, "id": shown(call["id"])} for call in message["tool_calls"]]
+    return changed
 
 
 def _are_long(messages: tuple[_Frozen, ...], tools: str) -> bool:
@@ -295,6 +332,7 @@ class Dialogue:
     ) -> None:
         self._chat = chat
         self._end_token_ids = end_token_ids
+        self._offered = tuple(tools)
         self._tools = json.dumps(list(tools)) if tools else "[]"
         self.turns: list[DialogueTurn] = []
         self.opening: tuple[Message, ...] = tuple(messages)
@@ -324,10 +362,10 @@ class Dialogue:
             generation.logprobs if is_trained else [0.0] * len(generation.token_ids)
         )
         self.truncated = self.truncated or generation.finish_reason == "length"
-        has_tools = self._tools != "[]"
+        form = self._chat.call_form if self._offered else None
         spoken = without_end(generation.token_ids, self._end_token_ids)
-        text = self._chat.text(spoken, keep_tool_calls=has_tools)
-        turn = read_turn(text, len(self.turns), self._chat.texts, has_tools=has_tools)
+        text = self._chat.text(spoken, keep_tool_calls=form is not None)
+        turn = read_turn(text, len(self.turns), self._chat.texts, form, self._offered)
         self.turns.append(DialogueTurn(generation))
         self.messages.append(turn_message(turn))
         return turn

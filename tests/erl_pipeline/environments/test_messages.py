@@ -84,7 +84,7 @@ def test_halves_of_characters_in_a_call_are_replaced_and_counted_wherever_they_a
 
 def test_what_was_said_without_tools_is_made_storable_too() -> None:
     texts = StorableTexts()
-    assert read_turn("go \ud83d up", 0, texts, has_tools=False).text == "go \ufffd up"
+    assert read_turn("go \ud83d up", 0, texts, None).text == "go \ufffd up"
     assert texts.replaced == 1
 
 
