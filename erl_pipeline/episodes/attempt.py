@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task, Transition
 from erl_pipeline.environments.messages import Message, ToolSchema, opening, read_turn
-from erl_pipeline.environments.tool_calls.hermes import HERMES
 from erl_pipeline.environments.prompt_format import AttemptReport
+from erl_pipeline.environments.tool_calls.hermes import HERMES
 from erl_pipeline.episodes.agent_attempt import AgentAttempt, Opening, play_agent
 from erl_pipeline.episodes.context import (
     Conversation,

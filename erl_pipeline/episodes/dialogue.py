@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property, lru_cache
-from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jinja2 import TemplateError, TemplateRuntimeError
@@ -23,6 +22,7 @@ from erl_pipeline.environments.messages import (
 )
 from erl_pipeline.environments.tool_calls.form import CallForm
 from erl_pipeline.environments.tool_calls.forms import FORMS
+from erl_pipeline.environments.tool_calls.hermes import HERMES
 from storage.errors import InputError
 from storage.texts import StorableTexts
 
@@ -98,35 +98,40 @@ class ChatTokenizer:
         """Characters of the longest token: no text of more than n times as many becomes n tokens."""
         return max(map(len, self._tokenizer.get_vocab()))
 
+    @property
+    def knows_tools(self) -> bool:
+        """Whether the chat template shows tools and results, and writes calls in a form that is read."""
+        return self._known_form is not None
+
+    @property
+    def call_form(self) -> CallForm:
+        """How calls of tools are written: as the chat template writes them, and as Hermes does where it
+        writes none that can be read."""
+        return self._known_form or HERMES
+
     @cached_property
-    def call_form(self) -> CallForm | None:
-        """How the chat template writes calls of tools: the form in which a call that it writes is read. None
-        where there is no such form, and where it shows no tools or no results of calls."""
+    def _known_form(self) -> CallForm | None:
+        """The form in which a call that the chat template writes is read."""
         try:
-            return self._call_form() if self.shows([_SOME_TOOL]) else None
+            return self._form_of_template() if self.shows([_SOME_TOOL]) else None
         except TemplateError:  # It cannot render a call, or a tool.
             return None
 
-    @property
-    def knows_tools(self) -> bool:
-        """Whether the chat template shows tools, and writes calls in a form that is read."""
-        return self.call_form is not None
-
-    def _call_form(self) -> CallForm | None:
+    def _form_of_template(self) -> CallForm | None:
         tools = json.dumps([_SOME_TOOL])
         called = _frozen({"role": "assistant", "content": "", "tool_calls": [_SOME_CALL]})
-        # A turn in words, which no call begins with, shows where a turn begins. What the template opens a turn
-        # with need not: `<think>` begins as `<tool_call>` does.
+        # No call begins as the stand-in, which shows where turns begin. What the template opens a turn with
+        # does not: `<think>` begins as `<tool_call>`.
         spoken = self._render(_OPENING, tools, opens_turn=False)
         written = self._render((_OPENING[0], called), tools, opens_turn=False)
-        turn = written[len(commonprefix((spoken, written))) :]
+        pairs = enumerate(zip(spoken, written, strict=False))
+        turn = written[next((place for place, (a, b) in pairs if a != b), len(written)) :]
         result = _frozen({"role": "tool", "content": _RESULT, "tool_call_id": "call00000", "name": "look"})
         if _RESULT not in self._render((*_OPENING, result), tools):
             return None
         for form in FORMS:
-            calls = read_turn(turn, 0, StorableTexts(), form, [_SOME_TOOL]).tool_calls
-            read = [{"name": each.name, "arguments": each.arguments} for each in calls if not each.problem]
-            if read[-1:] == [_SOME_CALL["function"]]:
+            read = turn_message(read_turn(turn, 0, StorableTexts(), form, [_SOME_TOOL]))
+            if read.get("tool_calls") == [_SOME_CALL]:
                 return form
         return None
 
@@ -211,6 +216,11 @@ class ChatTokenizer:
         end = self._render((_ASKED, ("assistant", _ASSISTANT_TURN)), "[]", opens_turn=False)
         end = end.partition(_ASSISTANT_TURN)[2]
         turn = written.removeprefix(opened)
+        if "tool_calls" in message and not turn.endswith(end):
+            raise InputError(
+                f"the chat template does not end a turn that calls a tool with {end!r}, as it ends others, "
+                "so the policy cannot be shown what to say there"
+            )
         said = turn.removesuffix(end) if turn.endswith(end) else message["content"]
         # Behind the opening words may have other tokens than alone: some tokenizers put a space before a
         # text.
@@ -255,8 +265,9 @@ class ChatTokenizer:
 
     def _frozen(self, message: Message) -> _Frozen:
         """A message as the key of a cache, with its ids of calls as the chat template takes them."""
-        form = self.call_form if len(message) > 2 else None
-        return _frozen(message if form is None or form.shown_id is None else _with_ids(message, form.shown_id))
+        if len(message) == 2 or self.call_form.shown_id is None:
+            return _frozen(message)
+        return _frozen(_with_ids(message, self.call_form.shown_id))
 
     def _ids(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -271,8 +282,7 @@ class ChatTokenizer:
     @cached_property
     def _unspoken(self) -> frozenset[int]:
         """Special tokens that are not part of what is said."""
-        markers = [] if self.call_form is None else list(self.call_form.markers)
-        return self._special - set(self._tokenizer.convert_tokens_to_ids(markers))
+        return self._special - set(self._tokenizer.convert_tokens_to_ids(list(self.call_form.markers)))
 
 
 def without_end(token_ids: tuple[int, ...], end_token_ids: frozenset[int]) -> tuple[int, ...]:

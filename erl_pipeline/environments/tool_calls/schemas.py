@@ -31,8 +31,8 @@ def schemas_of(tools: Tools, name: str) -> dict[str, Types]:
 
 
 def typed(text: str, types: Types | None, texts: StorableTexts) -> Any:
-    """The value that a text is meant as. What no schema describes, and what does not fit, stays a text: whether
-    a tool takes it is for the environment to say."""
+    """The value that a text is meant as. What no schema describes, and what does not fit, stays a text:
+    whether a tool takes it is for the environment to say."""
     if not types or types == {"string"}:
         return text
     # The templates write such values as Python does, and the models as JSON.
@@ -51,7 +51,8 @@ def typed(text: str, types: Types | None, texts: StorableTexts) -> Any:
 
 
 def _types(schema: Any, root: Any, seen: set[str]) -> Types:
-    """Empty where a schema allows any value. `seen`: references that were followed, which may go in circles."""
+    """Empty where a schema allows any value. `seen`: references that were followed, which may go in
+    circles."""
     if not isinstance(schema, Mapping):
         return frozenset()
     reference = schema.get("$ref")

@@ -10,7 +10,8 @@ from erl_pipeline.environments.tool_calls.schemas import schemas_of, typed
 from storage.texts import StorableTexts
 
 _FUNCTION = re.compile(r"\s*<function=([^<>]+)>(.*)</function>\s*", re.DOTALL)
-_PARAMETER = re.compile(r"\s*<parameter=([^<>]+)>\n?(.*?)\n?</parameter>\s*", re.DOTALL)
+# A value with the beginning of a parameter in it is one that was not closed.
+_PARAMETER = re.compile(r"\s*<parameter=([^<>]+)>\n?((?:(?!<parameter=).)*?)\n?</parameter>\s*", re.DOTALL)
 _GLM_FUNCTION = re.compile(r"\s*([^\s<]+)\s*(.*)", re.DOTALL)
 _GLM_ARGUMENT = re.compile(r"\s*<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
 
@@ -53,6 +54,4 @@ def _pairs(argument: re.Pattern[str], written: str) -> tuple[Sequence[tuple[str,
 
 
 QWEN3_CODER = CallForm(TAGS, between_tags(_read_qwen3_coder))
-GLM = CallForm(
-    (*TAGS, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"), between_tags(_read_glm)
-)
+GLM = CallForm((*TAGS, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"), between_tags(_read_glm))

@@ -240,9 +240,8 @@ class AttemptSequences:
         return turn
 
     def _calls(self, text: str, tools: Sequence[ToolSchema]) -> Sequence[FoundCall]:
-        """The tool calls in a text."""
-        form = self._chat.call_form if tools else None
-        return () if form is None else find_calls(text, StorableTexts(), form, tools)
+        """The tool calls in a text, where tools are offered."""
+        return find_calls(text, StorableTexts(), self._chat.call_form, tools) if tools else ()
 
     def _cut(
         self, generation: Generation, stop: Sequence[str], has_tools: bool
