@@ -74,6 +74,16 @@ def read_json(text: str) -> Any:
         raise ValueError(f"is nested deeper than {MOST_LEVELS} levels") from error
 
 
+def read_json_at(text: str, place: int) -> tuple[Any, int]:
+    """The JSON value that begins at a place in a text, and where it ends; raises as `read_json`."""
+    try:
+        return _AT_A_PLACE.raw_decode(text, place)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"is not JSON: {error}") from error
+    except RecursionError as error:
+        raise ValueError(f"is nested deeper than {MOST_LEVELS} levels") from error
+
+
 def _no_number(name: str) -> float:
     raise ValueError(f"is not JSON: {name} is no number there")
 
@@ -90,6 +100,9 @@ def _whole(text: str) -> int:
     if len(text) > 20 or not -_LARGEST <= (number := int(text)) < _LARGEST:
         raise ValueError("has a number that is too large; allowed are 64 bits")
     return number
+
+
+_AT_A_PLACE = json.JSONDecoder(parse_constant=_no_number, parse_float=_finite, parse_int=_whole)
 
 
 def counted(number: int, one: str, many: str = "") -> str:

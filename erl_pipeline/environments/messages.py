@@ -1,18 +1,19 @@
 """The messages of a conversation, as chat templates of transformers and TRL read them, and the tool calls in
 what a policy says.
 
-Calls are read in Hermes' form, which Qwen and many others are trained on:
-`<tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call>`. A call that cannot be read is no
-error: the environment sees it, with what is wrong, and can tell the policy.
+Calls are read in the form in which the policy's own chat template writes them
+(`erl_pipeline.environments.tool_calls`), and in Hermes' where there is no policy. A call that cannot be read
+is no error: the environment sees it, with what is wrong, and can tell the policy.
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NotRequired, TypedDict
 
-from storage.texts import StorableTexts, read_json
+from erl_pipeline.environments.tool_calls.form import CallForm, FoundCall, Tools
+from erl_pipeline.environments.tool_calls.hermes import HERMES
+from storage.texts import StorableTexts
 
 ToolSchema = Mapping[str, Any]
 """A tool in the form that chat templates take: `{"type": "function", "function": {"name": ...,
@@ -63,12 +64,14 @@ class AssistantTurn:
     """What the policy said in one turn: `text` is its answer, `tool_calls` are those in it, in their order.
 
     Only an environment that offers tools is given tool calls. `thoughts` are what a model wrote before its
-    answer, with the `</think>` that ends them. Where they do not end, the answer is empty.
+    answer, with the `</think>` that ends them. Where they do not end, the answer is empty. `beside_calls` is
+    the answer without well-formed calls; None where nothing is called.
     """
 
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
     thoughts: str = ""
+    beside_calls: str | None = None
 
 
 def user_message(content: str) -> Message:
@@ -109,17 +112,21 @@ def words_of(message: Message) -> str:
     return "\n".join(lines)
 
 
-MARKERS = ("<tool_call>", "</tool_call>")
-"""What a call is written between. A tokenizer may have a special token for each."""
+MARKERS = HERMES.markers
+"""What a call is written between in texts that no policy has written, such as gold answers."""
 
 THOUGHTS = _THOUGHTS_BEGIN, _THOUGHTS_END = "<think>", "</think>"
 """What thoughts are written between. Many chat templates open them already."""
 
-_CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|(?=<tool_call>)|\Z)", re.DOTALL)
-
 
 def read_turn(
-    text: str, turn: int, texts: StorableTexts, *, has_tools: bool = True, thinks: bool = False
+    text: str,
+    turn: int,
+    texts: StorableTexts,
+    form: CallForm | None = HERMES,
+    tools: Tools = (),
+    *,
+    thinks: bool = False,
 ) -> AssistantTurn:
     """What the policy said in one turn: thoughts, answer, and the tool calls in the answer, in order.
     Everything in it is storable.
@@ -127,19 +134,28 @@ def read_turn(
     Args:
         turn: counts the policy's turns; ids of calls derive from it.
         texts: counts the texts in which something is replaced.
-        has_tools: whether calls are read.
+        form: how calls are written; None where none are read.
+        tools: those that are offered, which some forms are read by.
         thinks: whether the text begins within thoughts, which the prompt has opened.
     """
     said = texts.text(text)
     start = answer_start(said, thinks=thinks)
     thoughts, answer = said[:start], said[start:]
-    if not has_tools:
+    found = () if form is None else form.find(answer, 0, tools, texts)
+    if not found:
         return AssistantTurn(answer, thoughts=thoughts)
-    calls = [
-        _read_call(match.group(1), match.group(2), f"call{turn:03d}{number:02d}", texts)
-        for number, match in enumerate(_CALL.finditer(answer))
-    ]
-    return AssistantTurn(answer, tuple(calls), thoughts)
+    calls = [ToolCall(f"call{turn:03d}{number:02d}", *each.called) for number, each in enumerate(found)]
+    return AssistantTurn(answer, tuple(calls), thoughts, _beside(answer, found))
+
+
+def _beside(text: str, found: Sequence[FoundCall]) -> str:
+    """A text without its well-formed calls."""
+    kept, end = [], 0
+    for each in found:
+        if each.called.problem is None:
+            kept.append(text[end : each.begin])
+            end = each.end
+    return "".join([*kept, text[end:]]).strip()
 
 
 def answer_start(text: str, *, thinks: bool = False) -> int:
@@ -157,16 +173,36 @@ def answer_start(text: str, *, thinks: bool = False) -> int:
 def turn_message(turn: AssistantTurn) -> Message:
     """The message of a turn, with its thoughts. Well-formed calls become structured; all other text stays in
     the content."""
-    if not turn.tool_calls:
-        return {"role": "assistant", "content": turn.thoughts + turn.text}
-    calls = iter(turn.tool_calls)
-    answer = _CALL.sub(lambda match: match.group(0) if next(calls).problem else "", turn.text)
-    content = turn.thoughts + answer
-    message: Message = {"role": "assistant", "content": content.strip()}
+    message = answer_message(turn)
+    content = turn.thoughts + message["content"]
+    message["content"] = content if turn.beside_calls is None else content.strip()
+    return message
+
+
+def answer_message(turn: AssistantTurn) -> Message:
+    """The same without thoughts."""
+    content = turn.text if turn.beside_calls is None else turn.beside_calls
+    message: Message = {"role": "assistant", "content": content}
     structured = _structured(turn.tool_calls)
     if structured:
         message["tool_calls"] = structured
     return message
+
+
+def with_structured_calls(messages: Sequence[Message]) -> list[Message]:
+    """A conversation whose calls are text in Hermes' form, as files have them, with structured calls; results
+    name the calls that they answer, in their order."""
+    structured: list[Message] = []
+    awaited: list[CalledTool] = []
+    for number, message in enumerate(messages):
+        if message["role"] == "assistant":
+            message = turn_message(read_turn(message["content"], number, StorableTexts()))
+            awaited = list(message.get("tool_calls", ()))
+        elif message["role"] == "tool" and awaited:
+            call = awaited.pop(0)
+            message = {**message, "tool_call_id": call["id"], "name": call["function"]["name"]}
+        structured.append(message)
+    return structured
 
 
 def _structured(calls: Sequence[ToolCall]) -> list[CalledTool]:
@@ -179,18 +215,3 @@ def _structured(calls: Sequence[ToolCall]) -> list[CalledTool]:
         for call in calls
         if call.problem is None
     ]
-
-
-def _read_call(text: str, end: str, call_id: str, texts: StorableTexts) -> ToolCall:
-    if not end:
-        return ToolCall(call_id, "", problem="the call has no </tool_call>")
-    try:
-        record: Any = texts.value(read_json(text))
-    except ValueError as error:
-        return ToolCall(call_id, "", problem=f"the call {error}")
-    if not isinstance(record, dict) or not isinstance(record.get("name"), str) or not record["name"]:
-        return ToolCall(call_id, "", problem='the call is no JSON object with a "name"')
-    name, arguments = record["name"], record.get("arguments", {})
-    if not isinstance(arguments, dict):
-        return ToolCall(call_id, name, problem='"arguments" is no JSON object')
-    return ToolCall(call_id, name, arguments)

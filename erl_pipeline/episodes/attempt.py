@@ -12,6 +12,7 @@ from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task, Transition
 from erl_pipeline.environments.messages import Message, ToolSchema, opening, read_turn
 from erl_pipeline.environments.prompt_format import AttemptReport
+from erl_pipeline.environments.tool_calls.hermes import HERMES
 from erl_pipeline.episodes.agent_attempt import AgentAttempt, Opening, play_agent
 from erl_pipeline.episodes.context import (
     Conversation,
@@ -263,9 +264,9 @@ def _require_shown(context: EpisodeContext, tools: Sequence[ToolSchema]) -> None
     if tools and not context.chat.can_offer(tools):
         raise InputError(
             f"the environment {context.identity.task.environment} offers tools, but the policy's chat "
-            "template does not show them, or does not write calls as <tool_call>{...}</tool_call>, which is "
-            "what is read; use a policy whose template does, or the environment's plain "
-            "protocol, such as environment.tool_format: plain of hotpotqa"
+            "template does not show them and results, or does not write calls in a form that is read; use a "
+            "policy whose template does, or the environment's plain protocol, such as "
+            "environment.tool_format: plain of hotpotqa"
         )
 
 
@@ -359,7 +360,8 @@ class HandPlayed:
 
     async def say(self, text: str) -> Transition:
         """One turn; its reward is added to `reward`."""
-        turn = read_turn(text, self._turns, self.environment.texts, has_tools=self.has_tools)
+        form = HERMES if self.has_tools else None
+        turn = read_turn(text, self._turns, self.environment.texts, form)
         self._turns += 1
         transition = await self.environment.step(turn)
         self.reward += transition.reward

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,14 +13,17 @@ from jinja2 import TemplateError, TemplateRuntimeError
 
 from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.messages import (
-    MARKERS,
     THOUGHTS,
     AssistantTurn,
+    CalledTool,
     Message,
     ToolSchema,
     read_turn,
     turn_message,
 )
+from erl_pipeline.environments.tool_calls.form import CallForm
+from erl_pipeline.environments.tool_calls.forms import FORMS
+from erl_pipeline.environments.tool_calls.hermes import HERMES
 from storage.errors import InputError
 from storage.texts import StorableTexts
 
@@ -47,6 +50,12 @@ _SOME_TOOL: ToolSchema = {
         "parameters": {"type": "object", "properties": {}},  # Some templates ask for it.
     },
 }
+_SOME_CALL: CalledTool = {
+    "id": "call00000",
+    "type": "function",
+    "function": {"name": "look", "arguments": {"at": "the pond"}},
+}
+_RESULT = "@@result@@"
 _ASSISTANT_TURN = "@@assistant-turn@@"
 _OPENING: tuple[_Frozen, ...] = (("user", "."), ("assistant", _ASSISTANT_TURN))
 _USER_TURN = "@@user-turn@@"
@@ -70,7 +79,7 @@ class ChatTokenizer:
 
     def prompt(self, messages: Sequence[Message], tools: str = "[]") -> tuple[int, ...]:
         """Token ids of the messages up to where the assistant begins to speak; `tools` as JSON."""
-        frozen = tuple(map(_frozen, messages))
+        frozen = tuple(map(self._frozen, messages))
         return (self._prompt if _are_long(frozen, tools) else self._prompt_of)(frozen, tools)
 
     def between_turns(
@@ -81,7 +90,7 @@ class ChatTokenizer:
         `after_end_token` is the end token that was sampled, which is then left out; None when the turn was
         cut off before its end.
         """
-        frozen = tuple(map(_frozen, messages))
+        frozen = tuple(map(self._frozen, messages))
         between = self._between_turns if _are_long(frozen, tools) else self._between_turns_of
         return between(frozen, after_end_token, tools)
 
@@ -90,27 +99,42 @@ class ChatTokenizer:
         """Characters of the longest token: no text of more than n times as many becomes n tokens."""
         return max(map(len, self._tokenizer.get_vocab()))
 
-    @cached_property
+    @property
     def knows_tools(self) -> bool:
-        """Whether the chat template shows tools, and writes a call of one as
-        `erl_pipeline.environments.messages` reads it."""
-        try:
-            return self._knows_tools()
-        except TemplateError:  # It cannot render a call, or a tool.
-            return False
+        """Whether the chat template shows tools and results, and writes calls in a form that is read."""
+        return self._known_form is not None
 
-    def _knows_tools(self) -> bool:
-        if not self.shows([_SOME_TOOL]):
-            return False
-        asked, tools = _frozen({"role": "user", "content": "."}), json.dumps([_SOME_TOOL])
-        called = _frozen(turn_message(read_turn('{"name": "look"}'.join(MARKERS), 0, self.texts)))
-        # Where no turn is opened: a template may end thoughts there, and calls are read behind their end.
-        before = self._render((asked,), tools, opens_turn=False)
-        after = self._render((asked, called), tools, opens_turn=False)
-        if not all(after.count(marker) > before.count(marker) for marker in MARKERS):
-            return False
-        last = read_turn(after, 0, StorableTexts()).tool_calls[-1:]
-        return [(call.name, call.problem) for call in last] == [("look", None)]
+    @property
+    def call_form(self) -> CallForm:
+        """How calls of tools are written: as the chat template writes them, and as Hermes does where it
+        writes none that can be read."""
+        return self._known_form or HERMES
+
+    @cached_property
+    def _known_form(self) -> CallForm | None:
+        """The form in which a call that the chat template writes is read."""
+        try:
+            return self._form_of_template() if self.shows([_SOME_TOOL]) else None
+        except TemplateError:  # It cannot render a call, or a tool.
+            return None
+
+    def _form_of_template(self) -> CallForm | None:
+        tools = json.dumps([_SOME_TOOL])
+        called = _frozen({"role": "assistant", "content": "", "tool_calls": [_SOME_CALL]})
+        # No call begins as the stand-in, which shows where turns begin. What the template opens a turn with
+        # does not: `<think>` begins as `<tool_call>`.
+        spoken = self._render(_OPENING, tools, opens_turn=False)
+        written = self._render((_OPENING[0], called), tools, opens_turn=False)
+        pairs = enumerate(zip(spoken, written, strict=False))
+        turn = written[next((place for place, (a, b) in pairs if a != b), len(written)) :]
+        result = _frozen({"role": "tool", "content": _RESULT, "tool_call_id": "call00000", "name": "look"})
+        if _RESULT not in self._render((*_OPENING, result), tools):
+            return None
+        for form in FORMS:
+            read = turn_message(read_turn(turn, 0, StorableTexts(), form, [_SOME_TOOL]))
+            if read.get("tool_calls") == [_SOME_CALL]:
+                return form
+        return None
 
     @cached_property
     def opens_thoughts(self) -> bool:
@@ -144,7 +168,7 @@ class ChatTokenizer:
                 ids += between
                 mask += [0] * len(between)
                 others = []
-            said = [*self._given_turn(message["content"]), end]
+            said = [*self._given_turn(message), end]
             ids += said
             mask += [1] * len(said)
         return ids, mask
@@ -187,11 +211,11 @@ class ChatTokenizer:
             (token for token, text in ends if written.startswith(text)), ends[0][0] if own is None else own
         )
 
-    def _given_turn(self, content: str) -> tuple[int, ...]:
+    def _given_turn(self, message: Message) -> tuple[int, ...]:
         """Ids of a turn that was not sampled, without its end: all that the chat template writes behind what
         opens the assistant's turn, such as the end of thoughts that it opens."""
         opened, before = self._render((_ASKED,), "[]"), self._turn_opening
-        written = self._render((_ASKED, ("assistant", content)), "[]", opens_turn=False)
+        written = self._render((_ASKED, self._frozen(message)), "[]", opens_turn=False)
         if not written.startswith(opened):
             raise InputError(
                 f"the chat template opens the assistant's turn with {before!r}, which it does not write "
@@ -201,7 +225,12 @@ class ChatTokenizer:
         end = self._render((_ASKED, ("assistant", _ASSISTANT_TURN)), "[]", opens_turn=False)
         end = end.partition(_ASSISTANT_TURN)[2]
         turn = written.removeprefix(opened)
-        said = turn.removesuffix(end) if turn.endswith(end) else content
+        if "tool_calls" in message and not turn.endswith(end):
+            raise InputError(
+                f"the chat template does not end a turn that calls a tool with {end!r}, as it ends others, "
+                "so the policy cannot be shown what to say there"
+            )
+        said = turn.removesuffix(end) if turn.endswith(end) else message["content"]
         # Behind the opening words may have other tokens than alone: some tokenizers put a space before a
         # text.
         ids, known = self._ids(before + said), self._ids(before)
@@ -248,6 +277,12 @@ class ChatTokenizer:
             raise TemplateRuntimeError(f"{type(error).__name__}: {error}") from error
         return rendered
 
+    def _frozen(self, message: Message) -> _Frozen:
+        """A message as the key of a cache, with its ids of calls as the chat template takes them."""
+        if len(message) == 2 or self.call_form.shown_id is None:
+            return _frozen(message)
+        return _frozen(_with_ids(message, self.call_form.shown_id))
+
     def _ids(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
@@ -261,7 +296,7 @@ class ChatTokenizer:
     @cached_property
     def _unspoken(self) -> frozenset[int]:
         """Special tokens that are not part of what is said."""
-        markers = self._tokenizer.convert_tokens_to_ids(list(MARKERS))
+        markers = self._tokenizer.convert_tokens_to_ids(list(self.call_form.markers))
         return self._special - set(markers) - self._special_thoughts
 
     @cached_property
@@ -283,6 +318,16 @@ def _frozen(message: Message) -> _Frozen:
     if len(message) == 2:
         return message["role"], message["content"]
     return message["role"], message["content"], json.dumps(message)
+
+
+def _with_ids(message: Message, shown: Callable[[str], str]) -> Message:
+    """The message with other ids of calls."""
+    changed: Message = {**message}
+    if "tool_call_id" in message:
+        changed["tool_call_id"] = shown(message["tool_call_id"])
+    if "tool_calls" in message:
+        changed["tool_calls"] = [{**call, "id": shown(call["id"])} for call in message["tool_calls"]]
+    return changed
 
 
 def _are_long(messages: tuple[_Frozen, ...], tools: str) -> bool:
@@ -320,6 +365,7 @@ class Dialogue:
     ) -> None:
         self._chat = chat
         self._end_token_ids = end_token_ids
+        self._offered = tuple(tools)
         self._tools = json.dumps(list(tools)) if tools else "[]"
         self.turns: list[DialogueTurn] = []
         self.opening: tuple[Message, ...] = tuple(messages)
@@ -350,16 +396,11 @@ class Dialogue:
             generation.logprobs if is_trained else [0.0] * len(generation.token_ids)
         )
         self.truncated = self.truncated or generation.finish_reason == "length"
-        has_tools = self._tools != "[]"
+        form = self._chat.call_form if self._offered else None
         spoken = without_end(generation.token_ids, self._end_token_ids)
-        text = self._chat.text(spoken, keep_tool_calls=has_tools)
-        turn = read_turn(
-            text,
-            len(self.turns),
-            self._chat.texts,
-            has_tools=has_tools,
-            thinks=self._chat.opens_thoughts,
-        )
+        text = self._chat.text(spoken, keep_tool_calls=form is not None)
+        thinks = self._chat.opens_thoughts
+        turn = read_turn(text, len(self.turns), self._chat.texts, form, self._offered, thinks=thinks)
         self.turns.append(DialogueTurn(generation))
         self.messages.append(turn_message(turn))
         return turn

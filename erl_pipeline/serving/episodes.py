@@ -13,7 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from erl_pipeline.environments.messages import turn_message
+from erl_pipeline.environments.messages import answer_message
 from erl_pipeline.episodes.gateway.api import RequestRefused
 from erl_pipeline.episodes.gateway.sequences import (
     Answer,
@@ -123,7 +123,7 @@ class OpenEpisodes:
         episode.heard, episode.known.heard = self._clock(), self._now()
         episode.tokens += len(turn.token_ids)
         self._tokens += len(turn.token_ids)
-        history = history_of((*request.chat.messages, turn_message(answer.turn)), request.chat.tools)
+        history = history_of((*request.chat.messages, answer_message(answer.turn)), request.chat.tools)
         episode.histories.append(history)
         asker = episode.known.tenant, episode.known.user
         self._by_history.setdefault((asker, history), deque()).append(episode)

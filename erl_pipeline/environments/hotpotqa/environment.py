@@ -172,7 +172,7 @@ def for_template(config: HotpotQAConfig, knows_tools: bool) -> HotpotQAConfig:
     if config.tool_format == "template":
         raise InputError(
             "environment.tool_format: template; the policy's chat template knows no tools, or has them "
-            "called in another form than <tool_call>{...}</tool_call>; allowed with it are plain and auto"
+            "called in a form that is not read; allowed with it are plain and auto"
         )
     return config.model_copy(update={"tool_format": "plain"})
 

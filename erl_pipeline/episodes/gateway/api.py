@@ -21,7 +21,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from erl_pipeline.environments.messages import CalledTool, Message, ToolSchema, turn_message
+from erl_pipeline.environments.messages import CalledTool, Message, ToolSchema, answer_message
 from erl_pipeline.episodes.gateway.sequences import Answer
 from storage.texts import StorableTexts, read_json
 
@@ -83,12 +83,12 @@ class Choice:
 
     @property
     def text(self) -> str:
-        """What is said beside tool calls."""
-        return turn_message(self.answer.turn)["content"]
+        """What is said beside tool calls, without thoughts."""
+        return answer_message(self.answer.turn)["content"]
 
     @property
     def tool_calls(self) -> Sequence[CalledTool]:
-        return turn_message(self.answer.turn).get("tool_calls", [])
+        return answer_message(self.answer.turn).get("tool_calls", [])
 
 
 @dataclass(frozen=True)

@@ -200,7 +200,10 @@ _DONE = b"data: [DONE]\n\n"
 
 
 def _said(choice: Choice) -> dict[str, Any]:
-    return {"role": "assistant", "content": choice.text}
+    thoughts = choice.answer.turn.thoughts
+    # Where servers of models that think have them, and clients look for them; OpenAI's API has none.
+    reasoning = {"reasoning_content": thoughts} if thoughts else {}
+    return {"role": "assistant", "content": choice.text, **reasoning}
 
 
 def _calls(choice: Choice) -> list[dict[str, Any]]:

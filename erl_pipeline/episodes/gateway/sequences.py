@@ -19,13 +19,15 @@ from typing import NamedTuple
 
 from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.messages import (
-    MARKERS,
     AssistantTurn,
     Message,
     ToolSchema,
+    answer_message,
+    answer_start,
     read_turn,
     turn_message,
 )
+from erl_pipeline.environments.tool_calls.form import FoundCall
 from erl_pipeline.episodes.dialogue import ChatTokenizer, without_end
 from storage.texts import StorableTexts
 
@@ -111,8 +113,8 @@ class AttemptSequences:
     """The sequences of one attempt, in the order in which their first answers came.
 
     A turn is found by its history: the tools and all messages up to it, by role, text, and name and arguments
-    of tool calls. Reasoning that a message carries beside its text is left out, since agents drop it. Those
-    in JavaScript send 10 where the policy said 10.0, which is found too, unless it said 10 as well.
+    of tool calls. Thoughts are left out, since agents need not send them back. Those in JavaScript send 10
+    where the policy said 10.0, which is found too, unless it said 10 as well.
     """
 
     def __init__(self, chat: ChatTokenizer, end_token_ids: frozenset[int]) -> None:
@@ -191,14 +193,15 @@ class AttemptSequences:
         and the agent is told what is before it. So a long answer is cut as if sampling had ended there. With
         `one_call` the same holds for the end of the first tool call, which the agent is told.
         """
-        has_tools = call.history[0] != "[]"
+        tools: Sequence[ToolSchema] = json.loads(call.history[0])
+        has_tools = bool(tools)
         spoken = without_end(generation.token_ids, self._end_token_ids)
         text = self._chat.text(spoken, keep_tool_calls=has_tools, strip=False)
         stopped_by = None
         if any(each in text for each in stop):
             generation, text, stopped_by = self._cut(generation, stop, has_tools)
-        if one_call and has_tools and any(_well_formed(text)[:-1]):
-            generation, text, stopped_by = self._cut_behind_call(generation)
+        if one_call and any(map(_is_well_formed, self._calls(text, tools)[:-1])):
+            generation, text, stopped_by = self._cut_behind_call(generation, tools)
         text = text.strip() if stopped_by is None else text.lstrip()
         sequence = self._sequence_of(call, seed)
         start = len(sequence.response_token_ids)
@@ -207,13 +210,12 @@ class AttemptSequences:
         sequence.behaviour_logprobs.extend(generation.logprobs)
         sequence.truncated = sequence.truncated or generation.finish_reason == "length"
         offered, keys = call.history
-        turn = self._turn(text, has_tools)
+        turn = self._turn(text, tools)
         # An earlier checkpoint or server may have answered in this history, and counted from 0 as well.
         known = _ids_of_calls(call.messages)
         while any(each.call_id in known for each in turn.tool_calls):
-            turn = self._turn(text, has_tools)
-        message = turn_message(turn)
-        sequence.messages = [*call.messages, message]
+            turn = self._turn(text, tools)
+        sequence.messages = [*call.messages, turn_message(turn)]
         last = generation.token_ids[-1] if generation.token_ids else None
         recorded = call.answered = RecordedTurn(
             sequence,
@@ -223,18 +225,26 @@ class AttemptSequences:
             tuple(sequence.messages),
         )
         # Of two equal answers to equal histories the first is continued: the agent cannot tell them apart.
-        ended = (*keys, _key(message))
+        ended = (*keys, _key(answer_message(turn)))
         self._turns.setdefault((offered, ended), recorded)
         if (sent := tuple(map(_from_javascript, ended))) != ended:
             self._from_javascript.setdefault((offered, sent), recorded)
         cut_off = generation.finish_reason == "length"
         return Answer(turn, len(generation.token_ids), cut_off, stopped_by)
 
-    def _turn(self, text: str, has_tools: bool) -> AssistantTurn:
+    def _turn(self, text: str, tools: Sequence[ToolSchema]) -> AssistantTurn:
         """An answer as the next turn; the ids of its tool calls derive from its number."""
-        turn = read_turn(text, self._answered, self._chat.texts, has_tools=has_tools)
+        form, thinks = self._chat.call_form if tools else None, self._chat.opens_thoughts
+        turn = read_turn(text, self._answered, self._chat.texts, form, tools, thinks=thinks)
         self._answered += 1
         return turn
+
+    def _calls(self, text: str, tools: Sequence[ToolSchema]) -> Sequence[FoundCall]:
+        """The tool calls in a text, where tools are offered."""
+        if not tools:
+            return ()
+        start = answer_start(text, thinks=self._chat.opens_thoughts)
+        return self._chat.call_form.find(text, start, tools, StorableTexts())
 
     def _cut(
         self, generation: Generation, stop: Sequence[str], has_tools: bool
@@ -246,10 +256,16 @@ class AttemptSequences:
         place, found = min((text.find(each), each) for each in stop if each in text)
         return kept, text[:place], found
 
-    def _cut_behind_call(self, generation: Generation) -> tuple[Generation, str, None]:
+    def _cut_behind_call(
+        self, generation: Generation, tools: Sequence[ToolSchema]
+    ) -> tuple[Generation, str, None]:
         """The same for the end of the first well-formed tool call, which is said too."""
-        kept, text = self._until(generation, lambda text: any(_well_formed(text)), has_tools=True)
-        return kept, text[: text.rfind(MARKERS[1]) + len(MARKERS[1])], None
+
+        def has_call(text: str) -> bool:
+            return any(map(_is_well_formed, self._calls(text, tools)))
+
+        kept, text = self._until(generation, has_call, has_tools=True)
+        return kept, text[: next(filter(_is_well_formed, self._calls(text, tools))).end], None
 
     def _until(
         self, generation: Generation, is_said: Callable[[str], bool], has_tools: bool
@@ -304,9 +320,8 @@ def history_of(messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Hist
     return json.dumps(list(tools)) if tools else "[]", tuple(map(_key, messages))
 
 
-def _well_formed(text: str) -> list[bool]:
-    """Of each tool call in a text."""
-    return [call.problem is None for call in read_turn(text, 0, StorableTexts()).tool_calls]
+def _is_well_formed(found: FoundCall) -> bool:
+    return found.called.problem is None
 
 
 def _ids_of_calls(messages: Sequence[Message]) -> set[str]:

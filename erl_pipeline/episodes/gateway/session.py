@@ -163,8 +163,8 @@ class AgentSession:
         with tokenizing():
             if request.tools and not self._policy.chat.can_offer(request.tools):
                 raise RequestRefused(
-                    "tools: the policy's chat template does not show tools, or does not write calls as "
-                    "<tool_call>{...}</tool_call>, which is what is read",
+                    "tools: the policy's chat template does not show tools and results, or does not write "
+                    "calls in a form that is read",
                     "tools",
                 )
             choices = [self._sample(request, shown) for _ in range(request.choices)]

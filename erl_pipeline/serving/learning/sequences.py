@@ -64,12 +64,21 @@ class TurnSequence:
         self.response += turn.sampled_token_ids
         self.mask += [int(trained)] * len(turn.sampled_token_ids)
         self.logprobs += turn.logprobs if trained else [0.0] * len(turn.sampled_token_ids)
-        self.messages += [*turn.messages, turn.answer]
+        self.messages += [*turn.messages, _with_thoughts(turn.answer)]
 
     def add_context(self, tokens: Sequence[int]) -> None:
         self.response += tokens
         self.mask += [0] * len(tokens)
         self.logprobs += [0.0] * len(tokens)
+
+
+def _with_thoughts(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An answer as rows have it: its thoughts, which clients are told apart, stand in its content."""
+    thoughts = answer.get("reasoning_content")
+    if not thoughts:
+        return answer
+    said = {key: value for key, value in answer.items() if key != "reasoning_content"}
+    return {**said, "content": thoughts + answer["content"]}
 
 
 @dataclass(frozen=True)

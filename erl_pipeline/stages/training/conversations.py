@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from erl_pipeline.environments.messages import Message
+from erl_pipeline.environments.messages import Message, with_structured_calls
+from erl_pipeline.environments.tool_calls.hermes import HERMES
 from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.errors import InputError
 from storage.texts import StorableTexts, read_json
@@ -148,11 +149,15 @@ def conversation_sequences(
         if each.tools != "[]" and not chat.knows_tools:
             raise InputError(
                 f"{name} {number}: it has tools, and the model's chat template does not write calls of tools "
-                "as this project reads them"
+                "in a form that this project reads"
             )
+        messages = each.messages
+        if each.tools != "[]" and chat.call_form is not HERMES:
+            messages = with_structured_calls(messages)
+        asked, taught = messages[: len(each.prompt)], messages[len(each.prompt) :]
         try:
-            prompt = chat.prompt(each.prompt, each.tools)
-            response, mask = chat.completion(each.completion, ends, each.tools)
+            prompt = chat.prompt(asked, each.tools)
+            response, mask = chat.completion(taught, ends, each.tools)
         except TemplateError as error:
             raise InputError(f"{name} {number}: the model's chat template refuses it: {error}") from error
         except InputError as error:

@@ -89,7 +89,7 @@ def test_halves_of_characters_in_a_call_are_replaced_and_counted_wherever_they_a
 
 def test_what_was_said_without_tools_is_made_storable_too() -> None:
     texts = StorableTexts()
-    assert read_turn("go \ud83d up", 0, texts, has_tools=False).text == "go \ufffd up"
+    assert read_turn("go \ud83d up", 0, texts, None).text == "go \ufffd up"
     assert texts.replaced == 1
 
 
@@ -128,7 +128,7 @@ def test_a_call_in_thoughts_is_none() -> None:
     ],
 )
 def test_a_turn_is_its_thoughts_and_its_answer(said: str, thinks: bool, thoughts: str, answer: str) -> None:
-    turn = read_turn(said, 0, StorableTexts(), has_tools=False, thinks=thinks)
+    turn = read_turn(said, 0, StorableTexts(), None, thinks=thinks)
     assert (turn.thoughts, turn.text) == (thoughts, answer)
     assert turn_message(turn) == {"role": "assistant", "content": said}
 

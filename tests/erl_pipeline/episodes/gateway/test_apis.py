@@ -162,6 +162,46 @@ def test_tools_are_called_and_answered_in_one_sequence(agent: Any) -> None:
     assert json.loads(row.metrics) == {"calls": 2.0, "overridden_calls": 2.0, "sequences": 1.0, "said": 2.0}
 
 
+THOUGHTS = '<think>\nIce? <tool_call>{"name": "search"}</tool_call>\n</think>\n\n'
+
+
+@pytest.mark.parametrize(
+    "agent", [dumps_by_responses, streams_by_messages, dumps_by_messages, streams_by_chat]
+)
+def test_agents_are_told_answers_without_thoughts_and_their_tokens_stay_in_the_sequence(agent: Any) -> None:
+    """What the agent sends back has no thoughts, so the turn is found again without them."""
+
+    def thinks(prompt: str) -> str:
+        return THOUGHTS + says(prompt)
+
+    episodes = played(agent, thinks, reward="scorer")
+    row = only(episodes)
+    assert (row.reward, row.finish_reason, episodes.further) == (1.0, "done", [])
+    results = RESULTS.removesuffix(f"7{END}")
+    assert text(row.response_token_ids) == f"{THOUGHTS}{CALLS}{END}\n{results}{THOUGHTS}7{END}"
+    assert sum(row.response_mask) == 2 * len(THOUGHTS) + len(CALLS) + 1 + 2
+    said = [each["content"] for each in json.loads(row.messages) if each["role"] == "assistant"]
+    assert said == [f"{THOUGHTS}look", f"{THOUGHTS}7"]
+
+
+def tells_its_thoughts(task: AgentTask) -> dict[str, Any]:
+    message: Any = client(task).chat.completions.create(model="any", messages=GO).choices[0].message
+    return {"reward": 0.0, "feedback": f"{message.content!r} for {message.reasoning_content!r}"}
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("<think>\nIce.\n</think>\n\n7", ("7", "<think>\nIce.\n</think>\n\n")),
+        ("<think>\nIce has no end", ("", "<think>\nIce has no end")),
+    ],
+)
+def test_thoughts_stand_beside_the_answer_of_a_chat_completion(said: str, told: tuple[str, str]) -> None:
+    row = only(played(tells_its_thoughts, lambda _: said))
+    assert json.loads(row.messages)[-1]["content"] == said
+    assert row.feedback == f"{told[0]!r} for {told[1]!r}"
+
+
 def runs_tools(task: AgentTask) -> dict[str, Any]:
     """Anthropic's runner of tools asks for a thread first."""
 
