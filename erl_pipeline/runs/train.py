@@ -4,7 +4,7 @@ iteration."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from erl_pipeline.config.plugins import plugins
@@ -54,12 +54,14 @@ def require_template_arguments(config: RunConfig) -> None:
 
 def require_ready_here(config: RunConfig) -> None:
     """Raise `ConfigError` if a run would be computed on this machine, and the machine lacks what its trainer,
-    its engine or its resources need, or cannot repeat updates that may have to be repeated. Nothing is
-    checked for a runner that computes on other machines."""
+    its engine or its resources need, cannot load an embedding model that the configuration names, or cannot
+    repeat updates that may have to be repeated. Nothing is checked for a runner that computes on other
+    machines."""
     if plugins("runners")[config.runner.type].value.elsewhere:
         return
     plugins("trainers")[config.trainer.type].value.require_here(config.trainer)
     plugins("engines")[config.engine.type].value.require_here(config.engine)
+    require_embedding_models(config)
     if config.retention.optimizer_every > 1:
         from erl_pipeline.policies.hardware import training_device
 
@@ -72,6 +74,28 @@ def require_ready_here(config: RunConfig) -> None:
     from erl_pipeline.policies.hardware import kinds_of_gpus
 
     require_gpus(config, kinds_of_gpus())
+
+
+def require_embedding_models(config: RunConfig) -> None:
+    """Raise `ConfigError` if an embedding model that the configuration names cannot be loaded: it is asked
+    for only after the first rollouts. The default one is installed with the package."""
+    named = set(_values("embedding_model", config.model_dump(mode="json", exclude_defaults=True)))
+    if named:
+        # torch takes seconds to import.
+        from erl_pipeline.policies.embedding import SentenceEmbedder
+
+        for model in sorted(named):
+            SentenceEmbedder(model).embed([""])
+
+
+def _values(name: str, settings: object) -> Iterator[str]:
+    """Those of all settings of this name, wherever they are."""
+    if isinstance(settings, Mapping):
+        for key, value in settings.items():
+            if key == name:
+                yield value
+            else:
+                yield from _values(name, value)
 
 
 def warnings_of_gpus(config: RunConfig) -> list[str]:
