@@ -43,7 +43,7 @@ _CHANGED = re.compile(
 # What makes another number of the one after it: a root, an exponent, a function, a divisor or a word.
 _CHANGED_BY = re.compile(
     r"(?:[√^]\s?|log[₀-₉]+\s?\(?|(?:[\^_]|sqrt|log|ln|frac)\{|(?:\b[^\W\d_]|sqrt|log|ln|exp|sin|cos|tan)\(|-\s?\("
-    r"|(?:\bpi|\b(?!w)[^\W\d_]|[)}])\s?/\s?)$"
+    r"|(?:\bpi|\b(?!w)[^\W\d_]|[)}0-9])\s?/\s?)$"
     r"|(?<!\bno )\b(?:more|less|fewer|greater|other|rather)\s+than\s+$|(?<!/)\bor\s+$"
     r"|\b(?:half|third|quarter|root|log)\s+of\s+$|\b(?:twice|double|triple)\s+$",
     re.IGNORECASE,

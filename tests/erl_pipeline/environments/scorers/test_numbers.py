@@ -65,6 +65,8 @@ def test_what_is_no_number_or_several_is_not_read(text: str) -> None:
         *(r"x\leq 11", "x ≤ 11", "x > 5", "x>5", "5 < x", "n != 5", "not 5", "not US$5", "isn't 5"),
         *(
             r"\sqrt{11}",
+            r"\sqrt\frac14",
+            "x1/4",
             "√11",
             "-(11)",
             "f(11)",
