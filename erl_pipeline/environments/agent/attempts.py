@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 _LAST_LINES = 20
 _LARGEST_OUTPUT = 64 * 1024  # bytes of its end that are read for a message
+_MOST_OUTPUT = 16 * 1024 * 1024  # bytes on the disk
+_LOOK_SECONDS = 1.0
 _LARGEST_REPORT = 1024 * 1024
 _LARGEST_ERROR = 1000  # of a server's answer, and of what an agent says that it could not do
 _SHOWN_OF_REPORT = 100  # of one that cannot be read
@@ -314,7 +316,7 @@ async def _run(config: AgentConfig, task: AgentTask, files: Path | None) -> obje
             "ERL_SECONDS": f"{task.seconds:g}",
         }
         program, *arguments = config.command
-        with output.open("wb") as out:
+        with output.open("ab") as out:  # So it goes on at the end that the file has, also when it is emptied.
             try:
                 process = await asyncio.create_subprocess_exec(
                     sys.executable if program == "python" else program,
@@ -331,7 +333,7 @@ async def _run(config: AgentConfig, task: AgentTask, files: Path | None) -> obje
                     f"environment.command: {program} cannot be started: {error.strerror}"
                 ) from error
         try:
-            status = await process.wait()
+            status = await _status_of(process, output)
         except asyncio.CancelledError as error:
             raise asyncio.CancelledError(_last_lines(output)) from error
         finally:
@@ -343,6 +345,18 @@ async def _run(config: AgentConfig, task: AgentTask, files: Path | None) -> obje
                 f"{_last_lines(output)}"
             )
         return _report_of(written, "the file at ERL_REPORT_FILE", output)
+
+
+async def _status_of(process: asyncio.subprocess.Process, output: Path) -> int:
+    """The status with which the command ends. What it prints is emptied whenever it is too much, so that it
+    cannot fill the disk."""
+    while True:
+        try:
+            return await asyncio.wait_for(process.wait(), _LOOK_SECONDS)
+        except TimeoutError:
+            with suppress(OSError):  # The command has removed it.
+                if output.stat().st_size > _MOST_OUTPUT:
+                    os.truncate(output, 0)
 
 
 def _report_of(written: bytes, where: str, output: Path | None = None) -> object:

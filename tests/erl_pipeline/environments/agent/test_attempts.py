@@ -326,6 +326,19 @@ def test_the_modules_beside_a_functions_module_count(folder_of_call: Path) -> No
     assert package_fingerprint.__wrapped__("my_agents") != before
 
 
+def test_what_a_command_prints_does_not_fill_the_disk(tmp_path: Path) -> None:
+    """It waits until its output was emptied, and what it says afterwards is told."""
+    code = """
+        import os, time
+        os.write(1, b"x" * (16 * 2**20 + 1))
+        while os.fstat(1).st_size:
+            time.sleep(0.05)
+        print("goes on")
+    """
+    with pytest.raises(ValueError, match=r"its last lines:\ngoes on$"):
+        asyncio.run(asyncio.wait_for(program(tmp_path, code).run(ENDPOINT), 30.0))
+
+
 def test_a_command_that_removes_its_output_is_told_of_as_any_other(tmp_path: Path) -> None:
     code = "import os, pathlib, shutil; shutil.rmtree(pathlib.Path(os.environ['ERL_TASK_FILE']).parent)"
     with pytest.raises(ValueError, match=r"wrote no file at ERL_REPORT_FILE$"):
