@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from storage.texts import StorableTexts, read_json, storable
+from storage.texts import StorableTexts, read_json, read_json_at, storable
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,14 @@ def test_a_value_may_have_64_levels() -> None:
 def test_json_that_other_readers_refuse_is_refused(text: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         read_json(text)
+    with pytest.raises(ValueError, match=problem):
+        read_json_at(f"ab{text}", 2)
+
+
+def test_a_value_within_a_text_ends_where_it_ends() -> None:
+    assert read_json_at('ab{"a": [1]} and more', 2) == ({"a": [1]}, 12)
+    with pytest.raises(ValueError, match="is not JSON: Expecting value"):
+        read_json_at("ab", 2)
 
 
 def test_numbers_of_64_bits_are_read() -> None:

@@ -28,7 +28,8 @@ class FoundCall(NamedTuple):
 
 
 Find = Callable[[str, int, Tools, StorableTexts], Sequence[FoundCall]]
-"""The calls in a text from a place on, in their order. They stay found whatever is written behind them."""
+"""The calls in a text from a place on, in their order. A well-formed one stays found whatever is written
+behind it, unless it stands in one that only this completes."""
 
 
 @dataclass(frozen=True)

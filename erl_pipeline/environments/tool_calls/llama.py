@@ -7,6 +7,7 @@ of an offered tool.
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from erl_pipeline.environments.tool_calls.form import Called, CallForm, FoundCall, Tools, called_by
 from storage.texts import StorableTexts, read_json_at
@@ -43,14 +44,19 @@ def _is_meant(text: str, place: int, tools: Tools) -> bool:
 
 
 def _call_at(text: str, begin: int, place: int, texts: StorableTexts) -> FoundCall:
-    end = len(text)  # where an object ends that cannot be read is not known
     try:
         record, end = read_json_at(text, place)
-        # vLLM takes both, and some of these models write the other one.
-        key = "arguments" if isinstance(record, dict) and "arguments" in record else "parameters"
-        return FoundCall(begin, end, called_by(texts.value(record), key))
+        return FoundCall(begin, end, _called(texts.value(record)))
     except ValueError as error:
-        return FoundCall(begin, end, Called(problem=f"the call {error}"))
+        # Where it ends is not known.
+        return FoundCall(begin, len(text), Called(problem=f"the call {error}"))
+
+
+def _called(record: Any) -> Called:
+    # vLLM takes both, and some of these models write the other one.
+    keys = [key for key in ("arguments", "parameters") if isinstance(record, dict) and key in record]
+    called = called_by(record, *keys[:1])
+    return called if keys or called.problem else Called(called.name, problem='the call has no "parameters"')
 
 
 LLAMA = CallForm((_TAG,), _find)

@@ -44,7 +44,7 @@ def _named(text: str, marker: re.Match[str], texts: StorableTexts) -> FoundCall:
 
 
 def _listed(text: str, begin: int, place: int, texts: StorableTexts) -> list[FoundCall]:
-    found = []
+    found: list[FoundCall] = []
     while True:
         try:
             record, end = read_json_at(text, place)

@@ -13,7 +13,7 @@ _FUNCTION = re.compile(r"\s*<function=([^<>]+)>(.*)</function>\s*", re.DOTALL)
 # A value with the beginning of a parameter in it is one that was not closed.
 _PARAMETER = re.compile(r"\s*<parameter=([^<>]+)>\n?((?:(?!<parameter=).)*?)\n?</parameter>\s*", re.DOTALL)
 _GLM_FUNCTION = re.compile(r"\s*([^\s<]+)\s*(.*)", re.DOTALL)
-_GLM_ARGUMENT = re.compile(r"\s*<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
+_GLM_ARGUMENT = re.compile(r"\s*<arg_key>([^<]*)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
 
 
 def _read_qwen3_coder(text: str, tools: Tools, texts: StorableTexts) -> Called:

@@ -41,7 +41,7 @@ GLM_ADD = (
         (LLAMA, LLAMA_ADD, [ADD], ""),
         (LLAMA, f" <|python_tag|>{LLAMA_ADD}", [ADD], ""),
         (LLAMA, f'{LLAMA_ADD}; {{"name": "stop", "parameters": {{}}}}', [ADD, STOP], ""),
-        (LLAMA, f'{LLAMA_ADD};{{"name": "other"}}', [ADD, ("other", {})], ""),
+        (LLAMA, f'{LLAMA_ADD};{{"name": "other", "parameters": {{}}}}', [ADD, ("other", {})], ""),
         (LLAMA, '{"type": "function", "name": "add", "parameters": {"a": "{}"}}', [("add", {"a": "{}"})], ""),
         (LLAMA, MISTRAL_ADD, [ADD], ""),
         (LLAMA, f"{LLAMA_ADD} is what I call;", [ADD], "is what I call;"),
@@ -92,6 +92,7 @@ def test_calls_are_read(form: CallForm, text: str, calls: Any, beside: str) -> N
     ("form", "text", "problems"),
     [
         (LLAMA, LLAMA_ADD[:-2], ["the call is not JSON: Expecting ',' delimiter"]),
+        (LLAMA, '{"name": "add"}', ['the call has no "parameters"']),
         (LLAMA, '{"name": "add", "parameters": "x"}', ['"parameters" is no JSON object']),
         (LLAMA, '{"name": "add", "parameters": {"n": NaN}}', ["the call is not JSON: NaN is no number"]),
         (LLAMA, '{"name": "add", "parameters": {"n": 1e999}}', ["the call has a number that is too large"]),

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import openai
 import pytest
 
+from erl_pipeline.environments.agent.attempts import AgentTask
 from tests.erl_pipeline.episodes.call_templates import FAMILIES, Family
+from tests.erl_pipeline.episodes.gateway.agents import client
 from tests.erl_pipeline.episodes.gateway.playing import END, TOKENIZER, only, played, text
 from tests.erl_pipeline.episodes.gateway.test_apis import (
+    SEARCH,
     asks_by_messages,
     asks_by_responses,
     dumps_by_messages,
@@ -44,3 +48,20 @@ def test_tools_are_called_and_answered_in_one_sequence(
         "tool",
         "assistant",
     ]
+
+
+def is_refused_tools(task: AgentTask) -> dict[str, Any]:
+    tools: Any = [{"type": "function", "function": SEARCH}]
+    asked: Any = [{"role": "user", "content": task.prompt}]
+    with pytest.raises(openai.BadRequestError) as refused:
+        client(task).chat.completions.create(model="any", messages=asked, tools=tools)
+    answer = client(task).chat.completions.create(model="any", messages=asked)
+    return {"answer": answer.choices[0].message.content, "feedback": str(refused.value)}
+
+
+def test_tools_are_refused_where_calls_could_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = FAMILIES["mistral, by name"].template.replace("[TOOL_CALLS]", "[CALLS]")
+    monkeypatch.setattr(TOKENIZER, "chat_template", template)
+    row = only(played(is_refused_tools, lambda prompt: "7", reward="scorer"))
+    assert row.reward == 1.0
+    assert "does not write calls in a form that is read" in row.feedback

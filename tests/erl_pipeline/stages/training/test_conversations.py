@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from erl_pipeline.environments.messages import Message
+from erl_pipeline.environments.messages import Message, read_turn
 from erl_pipeline.stages.training.conversations import (
     Conversation,
     as_conversation,
@@ -19,6 +19,7 @@ from erl_pipeline.stages.training.conversations import (
 )
 from storage.errors import InputError
 from storage.texts import StorableTexts
+from tests.erl_pipeline.episodes.call_templates import FAMILIES
 from tests.random_models import byte_tokenizer, save_byte_llama
 
 ASKED: Message = {"role": "user", "content": "a b"}
@@ -110,6 +111,49 @@ def test_tools_are_shown_and_what_was_answered_before_is_not_taught(tmp_path: Pa
     assert tokenizer.decode(list(sequence.prompt_token_ids)) == shown
     assert tokenizer.decode(list(sequence.response_token_ids)) == "b<end>"
     assert sequence.response_mask == (1, 1)
+
+
+@pytest.mark.parametrize("name", ["hermes", "llama", "mistral, in a list", "qwen3-coder"])
+def test_calls_are_taught_as_the_template_writes_them(name: str, tmp_path: Path) -> None:
+    """They are text in Hermes' form in the row; in the prompt they are context, and not taught again."""
+    model = save_byte_llama(tmp_path, positions=2048)
+    tokenizer, family = byte_tokenizer(), FAMILIES[name]
+    tokenizer.chat_template = family.template.replace("<|im_end|>", "<end>")
+    tokenizer.save_pretrained(model)
+    first, second = (FAMILIES["hermes"].call("look", {"at": what}) for what in ("ice", "lakes"))
+    results: list[Message] = [{"role": "tool", "content": each} for each in ("page 1", "page 2")]
+    said: list[Message] = [{"role": "assistant", "content": each} for each in (first, second, "7")]
+    row = Conversation(
+        [ASKED, said[0], results[0]], [said[1], results[1], said[2]], '[{"function": {"name": "look"}}]'
+    )
+
+    [sequence] = conversation_sequences(model, [row], "row")
+
+    prompt = tokenizer.decode(list(sequence.prompt_token_ids))
+    assert ('"at": "ice"' if name != "qwen3-coder" else "<parameter=at>\nice\n") in prompt
+    assert ("<tool_call>" in prompt) == (family.form.markers[0] == "<tool_call>")
+    taught = [
+        token for token, mask in zip(sequence.response_token_ids, sequence.response_mask, strict=True) if mask
+    ]
+    call, answer, nothing = tokenizer.decode(taught).split("<end>")
+    assert (answer, nothing) == ("7", "")
+    turn = read_turn(call, 0, StorableTexts(), family.form, json.loads(row.tools))
+    assert [(each.name, each.arguments, each.problem) for each in turn.tool_calls] == [
+        ("look", {"at": "lakes"}, None)
+    ]
+
+
+def test_a_turn_that_the_template_cannot_write_is_named(tmp_path: Path) -> None:
+    """Llama's writes one call in a turn."""
+    model = save_byte_llama(tmp_path, positions=2048)
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = FAMILIES["llama"].template
+    tokenizer.save_pretrained(model)
+    call = FAMILIES["hermes"].call("look", {})
+    twice: Message = {"role": "assistant", "content": f"{call}{call}"}
+    row = Conversation([ASKED], [twice], '[{"function": {"name": "look"}}]')
+    with pytest.raises(InputError, match="row 1: the model's chat template refuses it: one call at a time"):
+        conversation_sequences(model, [row], "row")
 
 
 def test_a_conversation_that_the_chat_template_refuses_is_named(tmp_path: Path) -> None:
