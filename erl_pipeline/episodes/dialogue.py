@@ -301,7 +301,7 @@ class ChatTokenizer:
 
     @cached_property
     def _special_thoughts(self) -> frozenset[int]:
-        """The tokens around thoughts, where they are special ones, as Phi-4-reasoning's."""
+        """The tokens around thoughts, where they are special ones."""
         added = self._tokenizer.added_tokens_decoder
         return frozenset(
             token_id for token_id, token in added.items() if token.special and token.content in THOUGHTS

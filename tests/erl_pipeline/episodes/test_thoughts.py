@@ -14,6 +14,8 @@ from erl_pipeline.config.prompts import PromptTemplates
 from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
+from erl_pipeline.environments.interface import Environment, Transition
+from erl_pipeline.environments.messages import AssistantTurn
 from erl_pipeline.environments.prompt_format import ChatPrompts
 from erl_pipeline.episodes.agent_attempt import _trace
 from erl_pipeline.episodes.context import EpisodeContext, EpisodeIdentity, SampleRequest
@@ -23,14 +25,17 @@ from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
 from erl_pipeline.methods.erl.episode import ErlRules, run_episode
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.script import PROVENANCE, TASK, limits
+from tests.erl_pipeline.episodes.scripted_environment import Scripted, ends
 from tests.erl_pipeline.episodes.test_dialogue import CHATML, THINKS, chatml_tokenizer, end_ids, said
 
 LAKE = FrozenLakeConfig(format="prose", action_mode="step", world_seed=0)
 
 
-def play(template: str, answers: Sequence[str]) -> tuple[list[Trajectory], list[str]]:
-    """One episode of ERL on the board of `TASK` (right is `a`, down is `b`), whose policy gives these
-    answers, each with its end but those that end in thoughts; its rows, and the prompts as texts."""
+def play(
+    template: str, answers: Sequence[str], environment: Environment | None = None
+) -> tuple[list[Trajectory], list[str]]:
+    """One episode of ERL, by default on the board of `TASK` (right is `a`, down is `b`), whose policy gives
+    these answers, each with its end but those that end in thoughts; its rows, and the prompts as texts."""
     tokenizer = chatml_tokenizer()
     tokenizer.chat_template = template
     remaining, prompts = list(answers), list[str]()
@@ -46,7 +51,7 @@ def play(template: str, answers: Sequence[str]) -> tuple[list[Trajectory], list[
 
     context = EpisodeContext(
         identity=EpisodeIdentity(TASK, 0, PROVENANCE),
-        environment=GuardedEnvironment(lambda: ENVIRONMENT.open(LAKE, TASK), 60.0),
+        environment=GuardedEnvironment(lambda: environment or ENVIRONMENT.open(LAKE, TASK), 60.0),
         chat=ChatTokenizer(tokenizer),
         limits=replace(limits(context_length=16_384), end_token_ids=end_ids(tokenizer)),
         ask_policy=ask,
@@ -80,6 +85,16 @@ def test_an_environment_reads_the_answer_and_the_reflection_is_shown_it(template
     assert json.loads(first.messages)[-1]["content"] == answers[0]
     assert f"{answers[2]}<|im_end|>" in prompts[3]
     assert sum(first.response_mask) == len(answers[0]) + 1
+
+
+@pytest.mark.parametrize(("template", "begins"), [(CHATML, "<think>\n"), (THINKS, "")])
+def test_a_reward_that_compares_the_whole_answer_is_for_the_answer(template: str, begins: str) -> None:
+    async def compares(turn: AssistantTurn) -> Transition:
+        return ends(reward=float(turn.text == "4"))
+
+    (row,), _ = play(template, [f"{begins}2+2\n</think>\n\n4"], Scripted(on_step=compares))
+    assert (row.reward, row.success) == (1.0, True)
+    assert json.loads(row.messages)[-1]["content"] == f"{begins}2+2\n</think>\n\n4"
 
 
 @pytest.mark.parametrize(("template", "begins"), [(CHATML, "<think>\n"), (THINKS, "")])
