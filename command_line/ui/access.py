@@ -109,7 +109,7 @@ class Guard:
         if not self._access.allows_host(host):
             return _plain("This server does not answer to that host name.", 421)
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and origin.partition("://")[2] != host:
             return _plain("Requests from pages of other sites are refused.", 403)
         # Links from other sites are allowed; scripts and frames of other sites may not read anything.
         elsewhere = headers.get("sec-fetch-site") in ("cross-site", "same-site")
@@ -158,17 +158,24 @@ def _same(given: str, token: str) -> bool:
 REQUEST_SECONDS = 10.0
 """Most seconds from the first byte of a request, or from the connection, to the request's end: the page takes
 no body, so one has no time of its own."""
+ANSWER_SECONDS = 60.0
+"""Most seconds in which a client has to take what was written for it."""
 MOST_CONNECTIONS = 256
-"""With more, the connection on which nothing has been asked for longest is closed."""
+"""With more, the connection on which nothing has been asked, or taken, for longest is closed."""
 
 
 class LimitedProtocol(H11Protocol):
-    """HTTP as uvicorn speaks it, but a client that never sends its whole request cannot stay."""
+    """HTTP as uvicorn speaks it, but a client that never sends its whole request, or takes no answers, cannot
+    stay."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _untaken: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        # So `pause_writing` is called wherever a client has not taken all. An end of the connection too waits
+        # for what it has not taken.
+        transport.set_write_buffer_limits(high=0)
         self._await_request()
         if len(self.connections) > MOST_CONNECTIONS:
             # Also one that is kept after an answer: else clients that ask now and then would fill all places.
@@ -191,13 +198,32 @@ class LimitedProtocol(H11Protocol):
         elif self.conn.their_state is not h11.IDLE:
             self._stop_waiting()
 
+    def on_response_complete(self) -> None:
+        # No browser sends a request before it has the answer to the last one, and many of them would keep the
+        # connection from being closed for a newer one.
+        if self.conn.trailing_data[0]:
+            self.transport.close()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._untaken is None:
+            self._untaken = self.loop.call_later(ANSWER_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_writing()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._stop_writing()
         super().connection_lost(exc)
 
     def _silent_since(self) -> float | None:
-        """The time of the connection, of the first byte of its request, or of its last answer; None while a
-        request is answered, or when it is ending."""
+        """The time of the connection, of the first byte of its request, of the first byte that its client has
+        not taken, or of its last answer; None while a request is answered, or when it is ending."""
+        if self._untaken is not None:
+            return self._untaken.when() - ANSWER_SECONDS
         if self.transport.is_closing():
             return None
         if self._deadline is not None:
@@ -214,6 +240,11 @@ class LimitedProtocol(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def _stop_writing(self) -> None:
+        if self._untaken is not None:
+            self._untaken.cancel()
+            self._untaken = None
 
 
 @contextmanager

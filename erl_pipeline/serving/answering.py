@@ -18,7 +18,14 @@ from erl_pipeline.config.rollouts import SamplingConfig
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.episodes.dialogue import LONG_TEXT
-from erl_pipeline.episodes.gateway.api import ChatCompletion, ChatRequest, Choice, RequestRefused, tokenizing
+from erl_pipeline.episodes.gateway.api import (
+    ChatCompletion,
+    ChatRequest,
+    Choice,
+    RequestRefused,
+    tokenizing,
+    tools_refused,
+)
 from erl_pipeline.serving.aliases import ServedAliases
 from erl_pipeline.serving.episodes import Episode, OpenEpisodes, known_notes
 from erl_pipeline.serving.feedback import feedback_record, known_episode
@@ -89,8 +96,8 @@ class PolicyService:
             if is_long and characters > policy.context_length * policy.chat.longest_token:
                 raise _too_long(f"{characters} characters", policy)
             with tokenizing():
-                if chat.tools and not await self._made(is_long, partial(policy.chat.shows, chat.tools)):
-                    raise RequestRefused("tools: the policy's chat template does not show tools", "tools")
+                if chat.tools and not await self._made(is_long, partial(policy.chat.can_offer, chat.tools)):
+                    raise tools_refused()
             shown: Sequence[Message] = chat.messages
             notes = known_notes(episode, episode.sequences_with(policy), request)
             if notes is None and self.notes is not None:

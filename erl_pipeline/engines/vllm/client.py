@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import aiohttp
 
@@ -286,13 +286,20 @@ class VllmClient:
         # vLLM never answers a call that reached that process as it died, and does not end before it has
         # answered. Meanwhile its health is bad, or it takes no connections.
         answer = asyncio.create_task(self._exchange(method, path, body))
+        asked = asyncio.create_task(self._ask_for_health())
         try:
-            while not (await asyncio.wait([answer], timeout=_SECONDS_BETWEEN_HEALTH))[0]:
-                with suppress(EngineError):
-                    await self._exchange("GET", "/health")
-            return answer.result()
+            await asyncio.wait([answer, asked], return_when=asyncio.FIRST_COMPLETED)
+            return await (answer if answer.done() else asked)
         finally:
             answer.cancel()
+            asked.cancel()
+
+    async def _ask_for_health(self) -> NoReturn:
+        """Raises `ServerFailure` when it is bad."""
+        while True:
+            await asyncio.sleep(_SECONDS_BETWEEN_HEALTH)
+            with suppress(EngineError):
+                await self._exchange("GET", "/health")
 
     async def _object(self, method: str, path: str) -> dict[str, Any]:
         """An answer that is a JSON object. Raises `EngineError` where it is none."""
@@ -325,7 +332,7 @@ class VllmClient:
                     raise UndefinedLogprobs(f"{self.url}{path} computed values that are not numbers")
                 if answer.status >= 400:
                     raise EngineError(f"{self.url}{path} refused the request ({answer.status}): {text[:500]}")
-                return json.loads(text) if answer.content_type == "application/json" else text
+                return json.loads(text) if text and answer.content_type == "application/json" else text
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
             raise ServerFailure(f"{self.url}{path}: {type(error).__name__} {error}") from error
 

@@ -52,6 +52,15 @@ def attempt_closed() -> RequestRefused:
     )
 
 
+def tools_refused() -> RequestRefused:
+    """The refusal of tools that the policy cannot be told of, or cannot call."""
+    return RequestRefused(
+        "tools: the policy's chat template does not show tools and results, or does not write calls in a "
+        "form that is read",
+        "tools",
+    )
+
+
 @dataclass(frozen=True)
 class ChatRequest:
     """What a request asks for. `stop`: texts that end an answer. `one_call`: an answer may call one tool

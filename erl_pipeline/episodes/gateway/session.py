@@ -22,6 +22,7 @@ from erl_pipeline.episodes.gateway.api import (
     RequestRefused,
     attempt_closed,
     tokenizing,
+    tools_refused,
 )
 from erl_pipeline.episodes.gateway.equal_calls import EqualCalls, IsGone
 from erl_pipeline.episodes.gateway.sequences import AttemptSequences, Call, RecordedTurn, SampledSequence
@@ -146,10 +147,11 @@ class AgentSession:
         self._under_way.discard(task)
         # A refusal holds the whole request; sent again it is refused again.
         if task.cancelled() or task.exception() is not None:
-            calls = self._answers[key]
-            calls.forget(task)
-            if not calls.calls:
-                del self._answers[key]
+            calls = self._answers.get(key)
+            if calls is not None:  # Many equal calls are not all kept.
+                calls.forget(task)
+                if not calls.calls:
+                    del self._answers[key]
 
     async def _complete(self, request: ChatRequest, api: str) -> ChatCompletion:
         arrived = perf_counter()
@@ -162,11 +164,7 @@ class AgentSession:
         self.overridden += bool(request.overridden)
         with tokenizing():
             if request.tools and not self._policy.chat.can_offer(request.tools):
-                raise RequestRefused(
-                    "tools: the policy's chat template does not show tools and results, or does not write "
-                    "calls in a form that is read",
-                    "tools",
-                )
+                raise tools_refused()
             choices = [self._sample(request, shown) for _ in range(request.choices)]
         try:
             sampled = await asyncio.gather(*(each.generation for each in choices))

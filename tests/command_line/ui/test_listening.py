@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -19,18 +20,25 @@ from tests.waiting import wait_for
 
 
 @pytest.fixture
-def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[uvicorn.Server]:
     monkeypatch.setattr(access, "REQUEST_SECONDS", 1.0)
     monkeypatch.setattr(access, "MOST_CONNECTIONS", 20)
     app = create_app(str(tmp_path / "store"), access_for("127.0.0.1"))
     with listen("127.0.0.1", 0) as listener:
+        # So the kernel takes no whole answer from the server, for a client that does not.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         server = uvicorn.Server(uvicorn.Config(app, http=LimitedProtocol, log_level="error"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         wait_for("the server", lambda: server.started)
-        yield listener.getsockname()[1]
+        yield server
         server.should_exit = True
         thread.join()
+
+
+@pytest.fixture
+def port(server: uvicorn.Server) -> int:
+    return int(server.servers[0].sockets[0].getsockname()[1])
 
 
 def is_closed(client: socket.socket) -> bool:
@@ -107,6 +115,24 @@ def test_a_client_is_answered_beside_many_that_were_answered_and_stay(port: int)
         assert httpx.get(f"http://127.0.0.1:{port}/").status_code == 200
     for client in kept:
         client.close()
+
+
+@pytest.mark.parametrize("requests", [1, 300])
+def test_clients_that_take_no_answers_keep_nobody_out_and_cannot_stay(
+    server: uvicorn.Server, port: int, requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They ask again and again, and read nothing."""
+    monkeypatch.setattr(access, "ANSWER_SECONDS", 3.0)
+    asked = b"GET /static/vendor/htmx/htmx.min.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with ExitStack() as stack:
+        for _ in range(20):
+            client = stack.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            client.connect(("127.0.0.1", port))
+            client.sendall(asked * requests)
+        for _ in range(3):
+            assert httpx.get(f"http://127.0.0.1:{port}/", timeout=60.0).status_code == 200
+        wait_for("their end", lambda: not server.server_state.connections)
 
 
 def test_an_empty_host_is_no_address() -> None:

@@ -105,6 +105,19 @@ def test_choices_stop_texts_and_tools(tmp_path: Path) -> None:
     Scripted(tmp_path, says=says).use(use)
 
 
+def test_tools_whose_calls_could_not_be_read_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = TOKENIZER.chat_template.replace("<tool_call>", "<call>").replace("</tool_call>", "</call>")
+    monkeypatch.setattr(TOKENIZER, "chat_template", written)
+
+    async def use(served: Served) -> None:
+        status, body, _ = await served.post("/v1/chat/completions", {"messages": HI, "tools": [SEARCH]})
+        assert (status, body["error"]["param"]) == (400, "tools")
+
+    Scripted(tmp_path).use(use)
+
+
 def test_of_an_answer_with_one_call_only_what_is_kept_is_logged(tmp_path: Path) -> None:
     written = '<tool_call>{"name": "search"}</tool_call>'
 

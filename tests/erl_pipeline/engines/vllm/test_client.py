@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from erl_pipeline.engines.vllm import client
-from erl_pipeline.engines.vllm.client import VllmClient
+from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -37,6 +39,38 @@ def test_an_idle_connection_is_not_used_again_since_the_server_may_be_closing_it
 
     asyncio.run(scenario())
     assert asked == [0, 1]
+
+
+@pytest.mark.parametrize("health", ["hangs", "is bad"])
+def test_a_call_fails_when_health_is_bad_but_not_because_it_is_slow(
+    health: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call itself is answered after half a second."""
+    monkeypatch.setattr(client, "_SECONDS_BETWEEN_HEALTH", 0.05)
+
+    async def label(request: web.Request) -> web.Response:
+        await asyncio.sleep(0.5)
+        return web.json_response({})
+
+    async def look(request: web.Request) -> web.Response:
+        if health == "hangs":
+            await asyncio.sleep(60.0)
+        return web.Response(status=503)
+
+    async def scenario() -> None:
+        app = web.Application()
+        app.add_routes([web.post("/update_weight_version", label), web.get("/health", look)])
+        async with (
+            TestServer(app) as server,
+            VllmClient(str(server.make_url("")), None, frozenset(), 3.0) as asking,
+        ):
+            await asking.label_weights("one")
+
+    if health == "hangs":
+        asyncio.run(scenario())
+    else:
+        with pytest.raises(ServerFailure, match="/health answered 503"):
+            asyncio.run(scenario())
 
 
 @pytest.mark.vllm

@@ -15,6 +15,7 @@ from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.environments.interface import AgentLimits
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.episodes.dialogue import ChatTokenizer
+from erl_pipeline.episodes.gateway.equal_calls import MOST_UNHEARD
 from erl_pipeline.episodes.gateway.server import Gateway
 from erl_pipeline.episodes.gateway.session import AgentSession, AskedPolicy
 from tests.erl_pipeline.episodes.test_dialogue import chatml_tokenizer, end_ids, said
@@ -106,6 +107,23 @@ def test_messages_that_the_tokenizer_refuses_get_its_reason_and_the_next_call_an
         assert client.session.refused == 1
 
     served(use)
+
+
+def test_equal_calls_that_fail_together_are_all_refused_though_not_all_of_them_are_kept() -> None:
+    faults: list[dict[str, Any]] = []
+
+    async def fails() -> Generation:
+        await asyncio.sleep(0.5)
+        raise RuntimeError("the engine died")
+
+    async def use(client: Client) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+        answers = await asyncio.gather(*(client.post(GOOD) for _ in range(MOST_UNHEARD + 6)))
+        assert {status for status, _, _ in answers} == {403}
+        client.session.failed.exception()
+
+    served(use, fails, calls=2)
+    assert faults == []
 
 
 FUNCTION: Any = {"name": "search", "parameters": {"type": "object"}}
