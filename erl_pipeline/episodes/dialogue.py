@@ -122,8 +122,8 @@ class ChatTokenizer:
         if self._render(asked, tools) == self._render(asked, "[]"):
             return None
         called = _frozen({"role": "assistant", "content": "", "tool_calls": [_SOME_CALL]})
-        # No call begins as the stand-in, so it shows where turns begin. What the template opens a turn with does
-        # not: `<think>` has the first characters of `<tool_call>`.
+        # No call begins as the stand-in, so it shows where turns begin. What the template opens a turn with
+        # does not: `<think>` has the first characters of `<tool_call>`.
         spoken = self._render(_OPENING, tools, opens_turn=False)
         written = self._render((*asked, called), tools, opens_turn=False)
         pairs = enumerate(zip(spoken, written, strict=False))
