@@ -114,17 +114,19 @@ class ChatTokenizer:
     def _known_form(self) -> CallForm | None:
         """The form in which a call that the chat template writes is read."""
         try:
-            return self._form_of_template() if self.shows([_SOME_TOOL]) else None
+            return self._form_of_template()
         except TemplateError:  # It cannot render a call, or a tool.
             return None
 
     def _form_of_template(self) -> CallForm | None:
-        tools = json.dumps([_SOME_TOOL])
+        tools, asked = json.dumps([_SOME_TOOL]), _OPENING[:1]
+        if self._render(asked, tools) == self._render(asked, "[]"):
+            return None
         called = _frozen({"role": "assistant", "content": "", "tool_calls": [_SOME_CALL]})
-        # No call begins as the stand-in, which shows where turns begin. What the template opens a turn with
-        # does not: `<think>` begins as `<tool_call>`.
+        # No call begins as the stand-in, so it shows where turns begin. What the template opens a turn with
+        # does not: `<think>` has the first characters of `<tool_call>`.
         spoken = self._render(_OPENING, tools, opens_turn=False)
-        written = self._render((_OPENING[0], called), tools, opens_turn=False)
+        written = self._render((*asked, called), tools, opens_turn=False)
         pairs = enumerate(zip(spoken, written, strict=False))
         turn = written[next((place for place, (a, b) in pairs if a != b), len(written)) :]
         result = _frozen({"role": "tool", "content": _RESULT, "tool_call_id": "call00000", "name": "look"})

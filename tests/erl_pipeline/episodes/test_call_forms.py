@@ -21,6 +21,7 @@ from erl_pipeline.environments.messages import (
 )
 from erl_pipeline.episodes.dialogue import ChatTokenizer, Dialogue
 from erl_pipeline.episodes.gateway.sequences import AttemptSequences
+from erl_pipeline.policies.tiny.model import build_tokenizer
 from tests.erl_pipeline.episodes.call_templates import FAMILIES, Family
 from tests.erl_pipeline.episodes.test_dialogue import SEARCH, chatml_tokenizer, end_ids, said
 
@@ -85,6 +86,13 @@ def test_a_template_may_open_a_turn_as_a_call_begins() -> None:
     tokenizer = tokenizer_of(FAMILIES["qwen3-coder"])
     tokenizer.chat_template += "{% if add_generation_prompt %}<think>\n</think>{% endif %}"
     assert ChatTokenizer(tokenizer).knows_tools
+
+
+def test_a_policy_without_tools_has_a_form_without_any_token_being_asked_for() -> None:
+    """The tiny policy's tokenizer has no token for a full stop."""
+    chat = ChatTokenizer(build_tokenizer(["a"], 128))
+    assert not chat.knows_tools
+    assert chat.call_form is FAMILIES["hermes"].form
 
 
 @each_family
