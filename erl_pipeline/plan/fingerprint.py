@@ -2,7 +2,8 @@
 
 They are taken over syntax trees, so that comments, blank lines and formatting change nothing. Of a whole
 package, docstrings count. Data files of a package (templates, word lists) count with all their bytes; files
-whose names begin with a dot do not count. `plan.plugin_code` takes those of plug-ins.
+whose names begin with a dot do not count, and of links to folders only those to packages.
+`plan.plugin_code` takes those of plug-ins.
 """
 
 import ast
@@ -129,8 +130,16 @@ def _modules_in(folder: Path) -> list[Path]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    for path in folder.rglob("*"):
-        parts = path.relative_to(folder).parts
-        hidden = "__pycache__" in parts or any(part.startswith(".") for part in parts)
-        if path.is_file() and not hidden and path.suffix not in (".pyc", ".pyo"):
+    for path in folder.iterdir():
+        if path.name.startswith(".") or path.name == "__pycache__":
+            continue
+        if path.is_dir():
+            if not path.is_symlink() or _is_package_elsewhere(path):
+                yield from _files(path)
+        elif path.is_file() and path.suffix not in (".pyc", ".pyo"):
             yield path
+
+
+def _is_package_elsewhere(link: Path) -> bool:
+    """Whether it leads to code. Another folder may hold any amount of data, and one above is counted."""
+    return (link / "__init__.py").is_file() and not link.parent.resolve().is_relative_to(link.resolve())

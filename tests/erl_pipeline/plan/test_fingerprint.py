@@ -116,6 +116,20 @@ def test_a_package_counts_with_its_packages_and_its_data_files(package: Path) ->
     assert len(set(seen)) == 6
 
 
+def test_a_package_that_a_link_leads_to_counts(package: Path, tmp_path: Path) -> None:
+    write(tmp_path / "shared", {"x.py": "", "__init__.py": "", "tools.py": CODE})
+    write(tmp_path / "data", {"x.py": ""})
+    seen = [fresh_fingerprint()]
+    (package / "shared").symlink_to(tmp_path / "shared")
+    seen.append(fresh_fingerprint())
+    (tmp_path / "shared" / "tools.py").write_text("")
+    seen.append(fresh_fingerprint())
+    assert len(set(seen)) == 3
+    (package / "data").symlink_to(tmp_path / "data")
+    (package / "rules" / "above").symlink_to(package)
+    assert fresh_fingerprint() == seen[-1]
+
+
 def test_what_tools_leave_beside_the_code_does_not_count(package: Path) -> None:
     before = fresh_fingerprint()
     write(package, {"x.py": "", "rules/__pycache__/score.cpython-311.pyc": "1", "old.pyc": "2"})
