@@ -51,9 +51,9 @@ def listen(number: str, port: int) -> socket.socket:
 def reason(error: OSError) -> str:
     """Why an address cannot be used, in the operating system's words, without the address that asyncio and
     socket may add."""
-    if isinstance(error, socket.gaierror) or not error.errno:  # The numbers of `gaierror` are its own.
-        return error.strerror or str(error)
-    return os.strerror(error.errno)
+    if error.errno and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or str(error)  # Of a name that is not known the number is a negative one.
 
 
 def own_names() -> frozenset[str]:
