@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import socket
 from collections.abc import Callable
@@ -45,6 +46,14 @@ def listen(number: str, port: int) -> socket.socket:
     """Listen on an address of this machine; port 0: any free one. Raises OSError."""
     family = socket.AF_INET6 if ":" in number else socket.AF_INET
     return socket.create_server((number, port), family=family)
+
+
+def reason(error: OSError) -> str:
+    """Why an address cannot be used, in the operating system's words, without the address that asyncio and
+    socket may add."""
+    if error.errno and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or str(error)  # Of a name that is not known the number is a negative one.
 
 
 def own_names() -> frozenset[str]:

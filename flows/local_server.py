@@ -26,7 +26,7 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from erl_pipeline.network import interface_of
+from erl_pipeline.network import interface_of, reason
 from storage.errors import PipelineError
 
 _SERVER_SETTINGS = {
@@ -268,7 +268,7 @@ def _start(
         listener = socket.create_server((host, port))
     except OSError as error:
         raise OrchestratorError(
-            f"no server can listen on {host}, port {port} ({_reason(error)}); choose another --port, or set "
+            f"no server can listen on {host}, port {port} ({reason(error)}); choose another --port, or set "
             "PREFECT_API_URL to a Prefect server that runs already"
         ) from error
     with listener, log_file.open("ab") as log:
@@ -288,11 +288,6 @@ def _start(
         )
         reachable = "127.0.0.1" if host == _EVERYWHERE else host
         return f"http://{reachable}:{bound}/api", process
-
-
-def _reason(error: OSError) -> str:
-    """The operating system's message, without the address that asyncio and socket may add."""
-    return os.strerror(error.errno) if error.errno else str(error)
 
 
 def _wait(url: str, seconds: float, ended: Callable[[], int | None], hint: str) -> None:

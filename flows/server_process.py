@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from erl_pipeline.garbage import search_seldom
-from erl_pipeline.network import interface_of, is_address, is_loopback, listen, own_names
+from erl_pipeline.network import interface_of, is_address, is_loopback, listen, own_names, reason
 
 _RETRY_AFTER_SECONDS = 0.05
 _RETRY_AFTER_SECONDS_OF_MANY = 0.5
@@ -42,7 +42,13 @@ def main() -> None:
         listener = socket.socket(fileno=int(sys.argv[1]))
     else:
         place = get_current_settings().server.api
-        listener = listen(place.host, place.port)
+        try:
+            listener = listen(place.host, place.port)
+        except OSError as error:
+            sys.exit(
+                f"no server can listen on {place.host}, port {place.port} ({reason(error)}); choose another "
+                "place by PREFECT_SERVER_API_HOST and PREFECT_SERVER_API_PORT"
+            )
     ephemeral = is_child and "--schedule" not in sys.argv[2:]
     # With many writers a short wait would soon fail five times, and then Prefect's client gives up.
     seconds = _RETRY_AFTER_SECONDS if ephemeral else _RETRY_AFTER_SECONDS_OF_MANY

@@ -2,7 +2,8 @@
 
 They are taken over syntax trees, so that comments, blank lines and formatting change nothing. Of a whole
 package, docstrings count. Data files of a package (templates, word lists) count with all their bytes; files
-whose names begin with a dot do not count. `plan.plugin_code` takes those of plug-ins.
+whose names begin with a dot do not count, and of links to folders only those to packages.
+`plan.plugin_code` takes those of plug-ins.
 """
 
 import ast
@@ -19,38 +20,44 @@ from storage.errors import ConfigError
 
 @lru_cache(maxsize=64)
 def package_fingerprint(package: str) -> str:
-    """The fingerprint of all files of a package, of a module that is not a package, or of the modules in a
-    folder that is not one.
+    """The fingerprint of all files of a package, of a module that is not a package, or of the modules in the
+    folders that together are one without `__init__.py`.
 
     Raises ConfigError for a package that has no source files on this machine.
     """
-    place = package_place(package)
-    if place.is_file():
-        return files_fingerprint([(place.name, place)])
-    return files_fingerprint(package_files(place))
+    found: dict[str, Path] = {}
+    for place in _places(package):
+        for name, path in [(place.name, place)] if place.is_file() else package_files(place):
+            found.setdefault(name, path)  # An import finds the first.
+    return files_fingerprint(found.items())
 
 
 def package_place(package: str) -> Path:
     """The folder of a package, or the file of a module that is not a package. A folder with modules, but
-    without `__init__.py`, is a package too.
+    without `__init__.py`, is a package too; of several, this is the first.
 
     Raises ConfigError for a package that has no source files on this machine.
     """
+    return _places(package)[0]
+
+
+def _places(package: str) -> list[Path]:
+    """Where a package is: in more than one folder only where these have no `__init__.py`."""
     try:
         spec = importlib.util.find_spec(package)
     except ModuleNotFoundError:  # A package above it is missing.
         spec = None
     if spec is not None and spec.origin is None:
-        for folder in map(Path, spec.submodule_search_locations or ()):
-            if any(folder.glob("*.py")):
-                return folder
+        folders = [each for each in map(Path, spec.submodule_search_locations or ()) if _modules_in(each)]
+        if folders:
+            return folders
     if spec is None or spec.origin is None or not spec.has_location:
         raise ConfigError(
             f"package {package} has no source files, so no fingerprint of its code can be taken; it must be "
             "installed, or in the folder that the command is called in"
         )
     origin = Path(spec.origin)
-    return origin if spec.submodule_search_locations is None else origin.parent
+    return [origin if spec.submodule_search_locations is None else origin.parent]
 
 
 def package_files(place: Path) -> list[tuple[str, Path]]:
@@ -59,7 +66,7 @@ def package_files(place: Path) -> list[tuple[str, Path]]:
         return []
     if not (place / "__init__.py").is_file():
         # Other folders in it may be anything.
-        return sorted((path.name, path) for path in place.glob("*.py"))
+        return [(path.name, path) for path in _modules_in(place)]
     return sorted((path.relative_to(place).as_posix(), path) for path in _files(place))
 
 
@@ -69,8 +76,9 @@ def files_fingerprint(files: Iterable[tuple[str, Path]]) -> str:
     for name, path in sorted(files):
         content = path.read_bytes()
         if path.suffix == ".py":
-            # Files that this Python cannot parse, such as code templates, count as data.
-            with suppress(SyntaxError, ValueError):
+            # Files that this Python cannot parse, such as code templates, count as data; so does what is
+            # nested too deeply, such as a sum of a thousand terms.
+            with suppress(SyntaxError, ValueError, RecursionError):
                 content = normalised_source(content)
         digest.update(f"{name}\0{hashlib.sha256(content).hexdigest()}\n".encode())
     return digest.hexdigest()[:ID_LENGTH]
@@ -117,9 +125,21 @@ def _write(value: object, parts: list[str]) -> None:
         parts.append(ascii(value))
 
 
+def _modules_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("[!.]*.py") if path.is_file())
+
+
 def _files(folder: Path) -> Iterator[Path]:
-    for path in folder.rglob("*"):
-        parts = path.relative_to(folder).parts
-        hidden = "__pycache__" in parts or any(part.startswith(".") for part in parts)
-        if path.is_file() and not hidden and path.suffix not in (".pyc", ".pyo"):
+    for path in folder.iterdir():
+        if path.name.startswith(".") or path.name == "__pycache__":
+            continue
+        if path.is_dir():
+            if not path.is_symlink() or _is_package_elsewhere(path):
+                yield from _files(path)
+        elif path.is_file() and path.suffix not in (".pyc", ".pyo"):
             yield path
+
+
+def _is_package_elsewhere(link: Path) -> bool:
+    """Whether it leads to code. Another folder may hold any amount of data, and one above is counted."""
+    return (link / "__init__.py").is_file() and not link.parent.resolve().is_relative_to(link.resolve())

@@ -1,6 +1,8 @@
+import socket
+
 import pytest
 
-from erl_pipeline.network import Address, interface_of
+from erl_pipeline.network import Address, interface_of, listen, reason
 
 
 def test_addresses_are_read_and_written() -> None:
@@ -21,3 +23,10 @@ def test_the_interface_of_an_address_is_one_of_this_machine() -> None:
     assert interface_of("127.0.0.2") == interface_of("127.0.0.1")
     with pytest.raises(OSError, match=r"no network interface with the address 192\.0\.2\.1"):
         interface_of("192.0.2.1")
+
+
+def test_why_nobody_can_listen_there_is_told_without_the_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use") as raised:
+        listen("127.0.0.1", taken.getsockname()[1])
+    assert reason(raised.value) == "Address already in use"
+    assert reason(OSError(socket.EAI_NONAME, "Name or service not known")) == "Name or service not known"

@@ -10,7 +10,12 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from prefect.settings import PREFECT_SERVER_API_HOST, PREFECT_UI_API_URL, temporary_settings
+from prefect.settings import (
+    PREFECT_SERVER_API_HOST,
+    PREFECT_SERVER_API_PORT,
+    PREFECT_UI_API_URL,
+    temporary_settings,
+)
 from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 from websockets.exceptions import InvalidStatus
@@ -177,6 +182,21 @@ def test_a_container_serves_prefects_page_by_its_settings_and_until_a_signal() -
             assert server.wait(30) in (0, -signal.SIGTERM)
         finally:
             server.kill()
+
+
+def test_a_port_that_is_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flows import server_process
+
+    monkeypatch.setattr(sys, "argv", ["server_process"])
+    monkeypatch.setattr(server_process, "search_seldom", lambda: None)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        place = {PREFECT_SERVER_API_HOST: "127.0.0.1", PREFECT_SERVER_API_PORT: port}
+        said = (
+            rf"^no server can listen on 127\.0\.0\.1, port {port} \(Address already in use\); choose another"
+        )
+        with temporary_settings(place), pytest.raises(SystemExit, match=said):
+            server_process.main()
 
 
 def test_the_events_of_task_runs_are_not_compressed_on_their_way(api: str) -> None:

@@ -13,6 +13,7 @@ from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.environments.scorers.interface import ScorerName
 from erl_pipeline.environments.tasks import require_some_to_train
 
+_NAME = r"[^\W\d]\w*"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SET = ("OPENAI_", "ANTHROPIC_", "ERL_")
 
@@ -79,7 +80,7 @@ class AgentConfig(PluginSettings):
     @field_validator("function")
     @classmethod
     def _names_a_function(cls, value: str | None) -> str | None:
-        if value is not None and not re.fullmatch(r"[\w.]+:[A-Za-z_]\w*", value):
+        if value is not None and not re.fullmatch(rf"{_NAME}(\.{_NAME})*:{_NAME}", value):
             raise ValueError(f"{value!r}: allowed is MODULE:FUNCTION, such as my_package.agent:solve")
         return value
 
@@ -88,9 +89,14 @@ class AgentConfig(PluginSettings):
     def _is_an_address(cls, value: str | None) -> str | None:
         if value is None:
             return None
-        if not re.fullmatch(r"https?://[^/\s]+(/\S*)?", value):
+        try:
+            parts = urlsplit(value)
+            names_a_place = bool(parts.hostname) and parts.port != 0
+        except ValueError:  # of what is no port, or no number of IPv6
+            names_a_place = False
+        if not names_a_place or not re.fullmatch(r"https?://[^/\s]+(/\S*)?", value):
             raise ValueError(f"{value!r}: allowed is an address such as http://127.0.0.1:9000/run")
-        if urlsplit(value).username is not None:
+        if parts.username is not None:
             raise ValueError(
                 "it holds a name or a password, and settings are stored; let the agent ask for none"
             )

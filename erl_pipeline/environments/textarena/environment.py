@@ -2,7 +2,7 @@
 and a reward at its end."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
@@ -49,6 +49,7 @@ _ASKED_BY: dict[Split, str] = {
     "test": "environment.test_tasks",
 }
 _TRIES_WITHOUT_NEW = 1_000
+_TOO_LONG_IN_A_ROW = 100
 
 
 def training_tasks(settings: TextArenaConfig, seed: int) -> list[Task]:
@@ -91,30 +92,22 @@ def start_of(game: Game, name: str, seed: int) -> str:
 
 
 def _tasks(settings: TextArenaConfig, split: Split, count: int) -> list[Task]:
-    """The first `count` beginnings of a split. Raises `ConfigError` where there are fewer, where the game
-    begins in two ways with one seed, or where it cannot be won in `max_turns`."""
+    """The first `count` beginnings of a split that can be won in `max_turns`. Raises `ConfigError` where
+    there are fewer, or where the game begins in two ways with one seed."""
     if count == 0:
         return []
-    game, stream = Game(settings.game), random.Random(f"textarena/{settings.game}/{settings.task_seed}")
-    if settings.max_turns < game.least_turns:
-        raise ConfigError(
-            f"environment.max_turns: {settings.max_turns}; to win {settings.game} takes "
-            f"{game.least_turns} turns or more"
-        )
+    game = Game(settings.game)
     found: dict[str, Task] = {}
     without_new = 0
+    beginnings = _beginnings(settings, game)
     while len(found) < count:
-        seed = stream.getrandbits(31)
+        seed, start = next(beginnings)
         without_new += 1
         if without_new > _TRIES_WITHOUT_NEW:
             raise ConfigError(
                 f"{_ASKED_BY[split]}: {count} tasks of {settings.game} are asked for, but only {len(found)} "
                 "different beginnings were found; ask for fewer"
             )
-        try:
-            start = start_of(game, settings.game, seed)
-        except ArithmeticError:  # LightsOut divides by the lights that are on, and there may be none.
-            continue
         if start in found or hashed_split(start, test=settings.test_tasks is not None) != split:
             continue
         if start_of(game, settings.game, seed) != start:
@@ -127,6 +120,28 @@ def _tasks(settings: TextArenaConfig, split: Split, count: int) -> list[Task]:
         found[start] = Task(task_id, f"textarena-{settings.game}", "textarena", payload)
         without_new = 0
     return list(found.values())
+
+
+def _beginnings(settings: TextArenaConfig, game: Game) -> Iterator[tuple[int, str]]:
+    """Seeds, and how the game begins with each, where it can be won in `max_turns`. Raises `ConfigError`
+    where hardly any can."""
+    stream = random.Random(f"textarena/{settings.game}/{settings.task_seed}")
+    too_long: list[int] = []  # the turns of those since the last that can be won
+    while len(too_long) < _TOO_LONG_IN_A_ROW:
+        seed = stream.getrandbits(31)
+        try:
+            start = start_of(game, settings.game, seed)
+        except ArithmeticError:  # LightsOut divides by the lights that are on, and there may be none.
+            continue
+        if game.least_turns > settings.max_turns:
+            too_long.append(game.least_turns)
+            continue
+        too_long.clear()
+        yield seed, start
+    raise ConfigError(
+        f"environment.max_turns: {settings.max_turns}; {len(too_long)} beginnings of {settings.game} in a "
+        f"row take {min(too_long)} turns or more to be won; allow more turns"
+    )
 
 
 _BEGIN = "The game begins. Make your move."

@@ -65,12 +65,10 @@ class Game:
 
     @property
     def least_turns(self) -> int:
-        """The turns without which the game cannot be won, where they are known: a turn of 2048 brings a tile
-        of 4 at most, and one of Sudoku fills one cell. Some boards of Sudoku have up to a sixth fewer empty
-        cells than its number of clues says."""
+        """The turns without which the game that has begun cannot be won, where they are known: a turn of 2048
+        brings a tile of 4 at most, and one of Sudoku fills one cell."""
         if self._name.startswith("Sudoku"):
-            cells = 81 - int(self._env.clues)
-            return cells - cells // 6
+            return sum(row.count(0) for row in self._env.game_board)
         return int(self._env.target_tile) // 4 - 1 if self._name.startswith("2048") else 1
 
     def limit(self, turns: int) -> int:

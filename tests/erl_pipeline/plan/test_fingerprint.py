@@ -79,6 +79,8 @@ def test_texts_in_any_script_and_encoding_count_by_what_they_say(tmp_path: Path)
 def test_a_file_that_is_no_python_counts_with_its_bytes(tmp_path: Path) -> None:
     template = write(tmp_path, {"x.py": "class {{ name }}:  # A.\n"})
     assert write(tmp_path, {"x.py": "class {{ name }}:  # B.\n"}) != template
+    deep = "x = " + "+".join(["1"] * 5_000)
+    assert write(tmp_path, {"x.py": deep}) != write(tmp_path, {"x.py": deep + "\n"})
     assert write(tmp_path, {"x.py": b"NAME = '\xff'\n"}) != write(tmp_path, {"x.py": b"NAME = '\xfe'\n"})
 
 
@@ -114,6 +116,20 @@ def test_a_package_counts_with_its_packages_and_its_data_files(package: Path) ->
     assert len(set(seen)) == 6
 
 
+def test_a_package_that_a_link_leads_to_counts(package: Path, tmp_path: Path) -> None:
+    write(tmp_path / "shared", {"x.py": "", "__init__.py": "", "tools.py": CODE})
+    write(tmp_path / "data", {"x.py": ""})
+    seen = [fresh_fingerprint()]
+    (package / "shared").symlink_to(tmp_path / "shared")
+    seen.append(fresh_fingerprint())
+    (tmp_path / "shared" / "tools.py").write_text("")
+    seen.append(fresh_fingerprint())
+    assert len(set(seen)) == 3
+    (package / "data").symlink_to(tmp_path / "data")
+    (package / "rules" / "above").symlink_to(package)
+    assert fresh_fingerprint() == seen[-1]
+
+
 def test_what_tools_leave_beside_the_code_does_not_count(package: Path) -> None:
     before = fresh_fingerprint()
     write(package, {"x.py": "", "rules/__pycache__/score.cpython-311.pyc": "1", "old.pyc": "2"})
@@ -122,6 +138,35 @@ def test_what_tools_leave_beside_the_code_does_not_count(package: Path) -> None:
     )
     (package / "rules/score.py").write_text(f"# A comment.\n{CODE}")
     assert fresh_fingerprint() == before
+
+
+def test_only_modules_count_in_a_folder_that_is_no_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    write(tmp_path / "loose_modules", {"x.py": CODE})
+    before = fresh_fingerprint("loose_modules")
+    (tmp_path / "loose_modules" / ".#x.py").symlink_to("me@here.123:456")  # Emacs locks what it edits so.
+    (tmp_path / "loose_modules" / "old.py").mkdir()
+    (tmp_path / "loose_modules" / ".saved.py").write_text("")
+    assert fresh_fingerprint("loose_modules") == before
+
+
+def test_the_modules_of_all_folders_of_a_package_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for place in (second, first):
+        monkeypatch.syspath_prepend(place)
+    write(first / "loose_parts", {"x.py": CODE})
+    write(second / "loose_parts", {"x.py": "", "y.py": CODE})
+    both = fresh_fingerprint("loose_parts")
+    # Of two modules of a name the first is imported.
+    assert both == files_fingerprint(
+        [("x.py", first / "loose_parts" / "x.py"), ("y.py", second / "loose_parts" / "y.py")]
+    )
+    write(second / "loose_parts", {"x.py": "", "y.py": ""})
+    assert fresh_fingerprint("loose_parts") != both
 
 
 def test_it_does_not_depend_on_where_the_package_lies(package: Path, tmp_path: Path) -> None:

@@ -288,6 +288,7 @@ def folder_of_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("code", "said"),
     [
         ("import json\n\njson.loads('[')\n", r"JSONDecodeError: .*agent_that_fails\.py, line 3\)$"),
+        ("import sys\n\nsys.exit(0)\n", r"SystemExit: 0 \(.*agent_that_fails\.py, line 3\)$"),
         ("x = {}['key']\n", r"KeyError: 'key' \(.*agent_that_fails\.py, line 1\)$"),
         ("x = = 1\n", r"SyntaxError: invalid syntax \(agent_that_fails\.py, line 1\)$"),
     ],
@@ -310,6 +311,48 @@ def test_a_folder_in_the_folder_of_the_call_is_no_library(folder_of_call: Path) 
     solve: Any = function_named("agents_of_here.play:solve")
     with pytest.raises(ModuleNotFoundError, match="wandb_of_here"):
         solve(ENDPOINT)
+
+
+def test_a_folder_of_modules_in_the_folder_of_the_call_is_a_package(folder_of_call: Path) -> None:
+    for name in ("agents_that_share", "shared_of_here"):
+        (folder_of_call / name).mkdir()
+    (folder_of_call / "agents_that_share" / "play.py").write_text("from shared_of_here.text import clean\n")
+    (folder_of_call / "shared_of_here" / "text.py").write_text("def clean(task): return 1\n")
+    clean: Any = function_named("agents_that_share.play:clean")
+    assert clean(ENDPOINT) == 1
+
+
+def test_a_package_without_init_can_be_partly_in_the_folder_of_the_call(
+    folder_of_call: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = folder_of_call / "installed"
+    for folder in (folder_of_call, installed):
+        (folder / "parted_agents").mkdir(parents=True)
+    monkeypatch.syspath_prepend(installed)
+    (installed / "parted_agents" / "tools.py").write_text("LIMIT = 2\n")
+    mine = folder_of_call / "parted_agents" / "mine.py"
+    mine.write_text("from parted_agents.tools import LIMIT\n\ndef solve(task): return LIMIT\n")
+    solve: Any = function_named("parted_agents.mine:solve")
+    assert solve(ENDPOINT) == 2
+    before = package_fingerprint.__wrapped__("parted_agents")
+    mine.write_text("def solve(task): return 3\n")
+    assert package_fingerprint.__wrapped__("parted_agents") != before
+
+
+def test_an_installed_package_goes_before_a_folder_of_its_name_and_is_named(
+    folder_of_call: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = folder_of_call / "installed"
+    for folder in (folder_of_call, installed):
+        (folder / "taken_name").mkdir(parents=True)
+        (folder / "taken_name" / "run.py").write_text("")
+    (installed / "taken_name" / "__init__.py").write_text("")
+    (folder_of_call / "taken_name" / "mine.py").write_text("def solve(task): return 1\n")
+    monkeypatch.syspath_prepend(installed)
+    with pytest.raises(ConfigError, match=r"taken_name\.run \(.*/installed/taken_name/run\.py\) has no func"):
+        function_named("taken_name.run:solve")
+    with pytest.raises(ConfigError, match=r"\(taken_name is .*/installed/taken_name/__init__\.py\)"):
+        function_named("taken_name.mine:solve")
 
 
 def test_the_modules_beside_a_functions_module_count(folder_of_call: Path) -> None:

@@ -151,14 +151,27 @@ def test_splits_have_no_beginning_in_common() -> None:
 
 
 @pytest.mark.parametrize(
-    ("game", "least"),
-    [("Sudoku-v0", 18), ("Sudoku-v0-medium", 35), ("2048-v0", 511), ("2048-v0-ultra-easy", 7)],
+    ("game", "max_turns", "least"),
+    [("Sudoku-v0", 19, 20), ("2048-v0", 510, 511), ("2048-v0-ultra-easy", 6, 7)],
 )
-def test_a_game_that_cannot_be_won_in_its_turns_is_refused(game: str, least: int) -> None:
+def test_a_game_that_cannot_be_won_in_its_turns_is_refused(game: str, max_turns: int, least: int) -> None:
     assert first_task(game=game, max_turns=least)
-    said = rf"environment.max_turns: {least - 1}; to win {game} takes {least} turns or more"
+    said = rf"max_turns: {max_turns}; 100 beginnings of {game} in a row take {least} turns or more to be won"
     with pytest.raises(ConfigError, match=said):
-        first_task(game=game, max_turns=least - 1)
+        first_task(game=game, max_turns=max_turns)
+
+
+def test_a_board_with_more_empty_cells_than_turns_is_no_task() -> None:
+    def empty_cells(max_turns: int) -> list[int]:
+        settings = TextArenaConfig(game="Sudoku-v0-medium", max_turns=max_turns, training_tasks=8)
+        tasks = ENVIRONMENT.training_tasks(settings, 0)
+        return [
+            sum(row.count(0) for row in TextArenaEnvironment(settings, task)._game._env.game_board)
+            for task in tasks
+        ]
+
+    assert max(empty_cells(41)) == 41
+    assert max(empty_cells(39)) == 39
 
 
 def test_a_game_with_too_few_beginnings_says_so() -> None:
