@@ -1,13 +1,11 @@
 """Agents as environments: a program of one's own that talks to an OpenAI-compatible address is trained as it
 is."""
 
-import importlib.util
 from collections.abc import Sequence
-from contextlib import suppress
 
-from erl_pipeline.config.plugins import plugins, top_package
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments import interface
-from erl_pipeline.environments.agent import attempts, tasks
+from erl_pipeline.environments.agent import attempts, functions, tasks
 from erl_pipeline.environments.agent.settings import AgentConfig
 
 
@@ -20,29 +18,15 @@ def _used_packages(config: AgentConfig) -> Sequence[str]:
     scorer = plugins("scorers")[config.scorer].packages if config.reward == "scorer" else ()
     if config.function is None:
         return scorer
-    attempts.find_in_folder_of_call(config.function)
-    return (*scorer, _package_of(config.function.partition(":")[0]))
-
-
-def _package_of(module: str) -> str:
-    """The outermost package of a function's module that has sources. Where none has, the folder that it is
-    in: its modules may import each other. A module in no folder is alone."""
-    package = top_package(module)
-    folder = module.rpartition(".")[0]
-    if package != module or not folder:
-        return package
-    with suppress(ModuleNotFoundError):  # Its fingerprint cannot be taken then, and that is told.
-        spec = importlib.util.find_spec(module)
-        if spec is not None and spec.submodule_search_locations is None:
-            return folder
-    return package
+    functions.find_in_folder_of_call(config.function)
+    return (*scorer, functions.package_of(config.function.partition(":")[0]))
 
 
 def _training_tasks(config: AgentConfig, seed: int) -> Sequence[interface.Task]:
     """They are listed before anything begins, so a function that is not there is found then."""
     found = tasks.training_tasks(config, seed)
     if config.function is not None:
-        attempts.function_named(config.function)
+        functions.function_named(config.function)
     return found
 
 

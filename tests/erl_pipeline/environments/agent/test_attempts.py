@@ -17,7 +17,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from erl_pipeline.config.plugins import plugins
-from erl_pipeline.environments.agent.attempts import AgentAttempts, _let_start, build, function_named
+from erl_pipeline.environments.agent.attempts import AgentAttempts, _let_start, build
+from erl_pipeline.environments.agent.functions import function_named
 from erl_pipeline.environments.agent.settings import AgentConfig
 from erl_pipeline.environments.interface import AgentEndpoint, AgentResult, ScorerFailed, Task
 from erl_pipeline.episodes.guarded_environment import EnvironmentFailure, GuardedEnvironment
