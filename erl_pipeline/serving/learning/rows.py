@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from json.encoder import encode_basestring
 from statistics import fmean
 from typing import Any
 
@@ -18,8 +18,6 @@ from storage.tables.trajectories import Trajectory, trajectory_id
 ENVIRONMENT = "served"
 UNRATED = "nobody rated it"
 COMMENT, CORRECTION = "comment", "correction"
-
-_ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,8 @@ def episode_rows(batch: Batch, episode_id: str, records: Sequence[Record]) -> Ep
     # The episode's first sequence stands for it, which has to be one that is trained.
     sequences.sort(key=lambda each: bool(each.not_trainable))
     said = [_said(sequence.messages) for sequence in sequences]
-    rewards = _newest(feedback)
+    rewards, comments = _newest(feedback), _comments(feedback)
+    feedback_ids = tuple(each.feedback_id for each in feedback)
     reason = UNRATED if not rewards else sequences[0].not_trainable
     if not reason:
         asked = next(filter(None, map(batch.asked, said)), None)
@@ -103,8 +102,8 @@ def episode_rows(batch: Batch, episode_id: str, records: Sequence[Record]) -> Ep
             success=not reason and reward >= batch.success_threshold,
             finish_reason=finish,
             truncated=ended.finish_reason == "length",
-            feedback=_comments(feedback),
-            messages=_ENCODER.encode(messages),
+            feedback=comments,
+            messages=_json(messages),
             memory_version=begun.memory_version,
             memory_entry_ids=begun.memory_entry_ids,
             seed=begun.seed,
@@ -120,7 +119,7 @@ def episode_rows(batch: Batch, episode_id: str, records: Sequence[Record]) -> Ep
                 alias=begun.alias,
                 turn_ids=tuple(turn.turn_id for turn in sequence.turns),
                 call_ids=tuple(dict.fromkeys(turn.call_id for turn in sequence.turns)),
-                feedback_ids=tuple(each.feedback_id for each in feedback),
+                feedback_ids=feedback_ids,
                 not_trainable=reason or sequence.not_trainable,
             )
         )
@@ -171,6 +170,15 @@ def _comments(feedback: Sequence[Feedback]) -> str:
 def _said(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """Messages with roles and texts alone."""
     return [{"role": str(each["role"]), "content": _text(each)} for each in messages]
+
+
+def _json(said: Sequence[Mapping[str, str]]) -> str:
+    """What `json.dumps(said, ensure_ascii=False)` gives, in half its time."""
+    texts = [
+        f'{{"role": {encode_basestring(each["role"])}, "content": {encode_basestring(each["content"])}}}'
+        for each in said
+    ]
+    return f"[{', '.join(texts)}]"
 
 
 def _text(message: Mapping[str, Any]) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from erl_pipeline.config.rollouts import LEAST_TEMPERATURE
 from storage.serving.traffic import ServedTurn
@@ -16,8 +15,7 @@ LOST = "the turn before it is not in the log"
 UNEVEN = "its log-probabilities do not fit its tokens"
 
 
-@dataclass(frozen=True)
-class AnswerPlace:
+class AnswerPlace(NamedTuple):
     """How many messages and response tokens of a sequence stand before an answer."""
 
     messages: int
@@ -81,15 +79,6 @@ def _with_thoughts(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**said, "content": thoughts + answer["content"]}
 
 
-@dataclass(frozen=True)
-class _End:
-    """Where a turn ends: in which sequence, behind how many response tokens and messages."""
-
-    sequence: TurnSequence
-    tokens: int
-    messages: int
-
-
 def turn_sequences(turns: Sequence[ServedTurn]) -> list[TurnSequence]:
     """Each turn in exactly one sequence, in the order in which they were asked for; `turns` are in that of
     the log.
@@ -98,40 +87,41 @@ def turn_sequences(turns: Sequence[ServedTurn]) -> list[TurnSequence]:
     another one: then it begins a sequence, whose prompt is everything before it.
     """
     sequences: list[TurnSequence] = []
-    ends: dict[str, _End] = {}
+    sequence_of: dict[str | None, TurnSequence] = {}
     for turn in _as_asked_for(turns):
-        if turn.turn_id in ends:
+        if turn.turn_id in sequence_of:
             continue
-        before = None if turn.after is None else ends.get(turn.after)
-        if before is not None and before.sequence.continues(turn):
-            sequence = before.sequence
+        sequence = sequence_of.get(turn.after)
+        if sequence is not None and sequence.continues(turn):
             sequence.add_context(turn.context_token_ids)
         else:
-            sequence = _begun(turn, before)
+            sequence = _begun(turn, sequence)
             sequences.append(sequence)
         sequence.add(turn)
-        ends[turn.turn_id] = _End(sequence, len(sequence.response), len(sequence.messages))
+        sequence_of[turn.turn_id] = sequence
     return sequences
 
 
 def _as_asked_for(turns: Sequence[ServedTurn]) -> list[ServedTurn]:
     """By time, but each turn behind the one before it: a clock may have been set back in between."""
-    asked: dict[str, datetime] = {}
+    asked: dict[str | None, float] = {}
     for turn in turns:
-        before = turn.arrived if turn.after is None else asked.get(turn.after, turn.arrived)
-        asked[turn.turn_id] = max(turn.arrived, before)
+        arrived = turn.arrived.timestamp()  # Times with a zone are slow to compare.
+        asked[turn.turn_id] = max(arrived, asked.get(turn.after, arrived))
     return sorted(turns, key=lambda each: asked[each.turn_id])
 
 
-def _begun(turn: ServedTurn, before: _End | None) -> TurnSequence:
-    if before is None:
+def _begun(turn: ServedTurn, parent: TurnSequence | None) -> TurnSequence:
+    """A sequence that begins with a turn, behind the part of its `parent` that ends with the turn before."""
+    if parent is None:
         # The first sampled token needs something before it, too.
         lost = turn.after is not None or not turn.context_token_ids
         return TurnSequence(turn.context_token_ids, is_lost=lost)
-    parent = before.sequence
+    number = next(number for number, each in enumerate(parent.turns) if each.turn_id == turn.after)
+    answer, sampled = parent.answers[number], parent.turns[number].sampled_token_ids
     return TurnSequence(
-        prompt=(*parent.prompt, *parent.response[: before.tokens], *turn.context_token_ids),
-        messages=parent.messages[: before.messages],
+        prompt=(*parent.prompt, *parent.response[: answer.tokens + len(sampled)], *turn.context_token_ids),
+        messages=parent.messages[: answer.messages + 1],
         is_lost=parent.is_lost,
     )
 

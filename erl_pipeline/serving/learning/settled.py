@@ -33,6 +33,7 @@ _SEAL = slice(-67, -3)
 _DIGITS = 64
 PART_BYTES = 32_000_000
 """Of a segment that is read at once."""
+_BUFFER_BYTES = 1_000_000
 
 Places = np.ndarray[tuple[int], np.dtype[np.int64]]
 Ids = np.ndarray[tuple[int], np.dtype[np.uint64]]
@@ -271,14 +272,16 @@ def _parts(paths: Sequence[Path]) -> Iterator[tuple[int, int, int]]:
 def _index_part(run: str, paths: Sequence[Path], part: tuple[int, int, int]) -> TrafficIndex:
     index = TrafficIndex(run, paths)
     segment, offset, end = part
-    with store_errors("read", paths[segment]), paths[segment].open("rb") as file:
+    with store_errors("read", paths[segment]), paths[segment].open("rb", buffering=_BUFFER_BYTES) as file:
         file.seek(offset)
-        while offset < end and (line := file.readline()):
+        for line in file:
             if line.endswith(b"\n"):
                 index.take(segment, offset, line)
             else:
                 index.torn += 1
             offset += len(line)
+            if offset >= end:
+                break
     return index
 
 

@@ -1,5 +1,6 @@
 """Rows of served episodes."""
 
+import json
 from typing import Any
 
 import pytest
@@ -74,3 +75,17 @@ def test_a_row_says_what_traffic_it_is_from() -> None:
     assert served.trajectory_id == row.trajectory_id
     assert (served.call_ids, served.feedback_ids) == (("call-a",), ("1",))
     assert (served.episode_id, served.user, served.tenant, served.alias) == ("e", "u1", "acme", "production")
+
+
+def test_messages_are_the_json_of_roles_and_texts() -> None:
+    asked = 'a "quote", a \\, a line\nbreak, \x07, \u2028, ü and 🙂'
+    call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Ulm"}'}}
+    answer = {"role": "assistant", "content": None, "tool_calls": [call]}
+
+    (row,) = rows(turn("a", messages=({"role": "user", "content": asked},), answer=answer)).trajectories
+
+    said = [
+        {"role": "user", "content": asked},
+        {"role": "assistant", "content": 'weather({"city": "Ulm"})'},
+    ]
+    assert row.messages == json.dumps(said, ensure_ascii=False)
