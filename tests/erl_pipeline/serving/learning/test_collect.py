@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from erl_pipeline.objectives.advantages import group_advantages
+from erl_pipeline.runs.origins import open_import
 from erl_pipeline.serving.learning import collect as collecting
 from erl_pipeline.serving.learning import settled
 from erl_pipeline.serving.learning.collect import Collected, SealedBatch, collect, sealed_batches
@@ -21,7 +22,7 @@ from storage.errors import DamagedRecord
 from storage.runs.run import Run, RunStore
 from storage.serving.collected import SERVED, SERVED_TRAJECTORIES, traffic_run
 from storage.serving.forgetting import forget_user
-from storage.serving.traffic import Record, TrafficLog
+from storage.serving.traffic import Record, TrafficLog, segments
 from storage.serving.users import NamedUser
 from storage.tables.parquet import read_rows
 from storage.tables.sequences import FURTHER_SEQUENCES
@@ -220,7 +221,7 @@ def forget(store: Path, user: str) -> None:
 def sealed_turns(store: Path) -> list[tuple[str, list[str]]]:
     """Id of each sealed episode, and the ids of its turns."""
     artifacts = ArtifactStore(str(store))
-    found = []
+    found: list[tuple[str, list[str]]] = []
     for each in sealed_batches(str(store), RUN):
         artifact = artifacts.open(each.trajectories_id)
         served = read_rows([artifact.rows_path(SERVED)], SERVED_TRAJECTORIES)
@@ -277,15 +278,14 @@ def test_segments_that_vanish_at_the_start_are_passed_over(
     log(store, *said("a", "gone"))
     log(store, *rated(0, 1.0))
     servers = [TrafficLog(str(store), RUN) for _ in range(2)]
-    opened, listed = collecting.open_import, collecting.segments
 
     def slowly(*given: Any) -> Run:
         servers[0].close()
         forget(store, "gone")
-        return opened(*given)
+        return open_import(*given)
 
     def listed_before(*given: Any) -> list[Path]:
-        found = listed(*given)
+        found = segments(*given)
         if not servers[0].path.exists():
             servers[1].close()
         return found
@@ -300,11 +300,11 @@ def test_segments_that_vanish_at_the_start_are_passed_over(
 def test_a_log_that_vanishes_at_the_start_is_an_empty_one(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server, opened = TrafficLog(str(store), RUN), collecting.open_import
+    server = TrafficLog(str(store), RUN)
 
     def slowly(*given: Any) -> Run:
         server.close()
-        return opened(*given)
+        return open_import(*given)
 
     monkeypatch.setattr(collecting, "open_import", slowly)
 
