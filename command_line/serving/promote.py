@@ -38,7 +38,7 @@ def promote(
     """Let an alias mean another checkpoint, or what it meant before. Without either: print the aliases."""
     from command_line.selectors import find_checkpoint, find_id, is_place
     from erl_pipeline.serving.learning import promotion
-    from erl_pipeline.serving.learning.forgotten import came_of_forgotten
+    from erl_pipeline.serving.learning.forgotten import learned_from_forgotten
     from erl_pipeline.serving.settings import load_serving_settings
     from storage.artifacts.store import ArtifactStore
     from storage.runs.run import RunStore
@@ -65,7 +65,7 @@ def promote(
         change = promotion.promote(
             store, run, alias, found, gate, getpass.getuser(), why=why, without_gate=without_gate
         )
-    learned = came_of_forgotten(store, run, change.checkpoint_id)
+    learned = learned_from_forgotten(store, run, change.checkpoint_id)
     if json:
         print_json({**change.model_dump(mode="json"), "learned_from_forgotten": list(learned)})
         return

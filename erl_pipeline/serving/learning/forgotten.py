@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from erl_pipeline.serving.learning.collect import SealedBatch
+from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
-from storage.runs.documents import OfflineOrigin, read_origin
-from storage.runs.run import RunStore
 from storage.serving.collected import COLLECT_STAGE, traffic_run
 from storage.serving.user_traces import REASON
 
@@ -20,49 +19,50 @@ def last_forgotten_of(store_uri: str, batches: Sequence[SealedBatch], last_night
     return max((each.iteration for each in trained if _forgotten_at(store, each.trajectories_id)), default=0)
 
 
-def learned_from_forgotten(store_uri: str, served: str, night: str) -> str:
-    """Which batch the run `night` had trained on before a user was forgotten who is in it, in words; empty
-    where there is none, and for a run that is no night of the run `served`.
+def learned_from_forgotten(
+    store_uri: str, served: str, checkpoint_id: str, since: str | None = None
+) -> Iterator[str]:
+    """For each batch, a checkpoint that had trained on it before a user was forgotten who is in it, in words:
+    this one or one that it was trained from, back to `since`, which no longer counts; None: to the first.
 
-    No file of an artifact is read but its records, so that it takes a moment.
+    Of artifacts only records are read, and nothing is asked of runs, which may have been removed.
     """
-    origin = _origin_of_night(store_uri, served, night)
-    if origin is None:
-        return ""
-    store, runs = ArtifactStore(store_uri), RunStore(store_uri)
-    updated: dict[int, datetime] = {}
-    for entry in runs.open(night).stages():
-        if entry.kind == "checkpoint" and entry.iteration and (made := store.find(entry.artifact_id)):
-            # An iteration may train several times: what the first has learned is in all.
-            began = min(made.started_at, updated.get(entry.iteration, made.started_at))
-            updated[entry.iteration] = began
-    for entry in runs.open(origin.run).stages():
-        if entry.stage != COLLECT_STAGE or entry.iteration is None:
-            continue
-        trained = updated.get(entry.iteration - origin.first_iteration + 1)
-        forgotten = _forgotten_at(store, entry.artifact_id)
-        if trained is not None and forgotten is not None and trained < forgotten:
-            return (
-                f"{night} had trained on iteration {entry.iteration} of {origin.run} before a user who is in "
-                f"it was forgotten ({forgotten:%Y-%m-%d})"
-            )
-    return ""
+    store, collected = ArtifactStore(store_uri), traffic_run(served)
+    seen: set[str] = set()
+    # What several have read is said of the first: later ones may have read it without the user.
+    for trained in sorted(_trained(store, checkpoint_id, since), key=lambda each: each.started_at):
+        waiting = list(trained.inputs.values())
+        while waiting:
+            artifact_id = waiting.pop()
+            manifest = None if artifact_id in seen else store.find(artifact_id)
+            seen.add(artifact_id)
+            # What a run has sampled itself has many shards.
+            if manifest is None or (manifest.kind == "rollouts" and manifest.run != collected):
+                continue
+            if manifest.kind == "checkpoint":
+                continue
+            if manifest.stage == COLLECT_STAGE and manifest.run == collected:
+                forgotten = _forgotten_at(store, artifact_id)
+                if forgotten is not None and trained.started_at < forgotten:
+                    yield (
+                        f"{trained.artifact_id[:12]} (run {trained.run}) had trained on iteration "
+                        f"{manifest.iteration} of {collected} before a user who is in it was forgotten "
+                        f"({forgotten:%Y-%m-%d})"
+                    )
+            waiting += manifest.inputs.values()
 
 
-def came_of_forgotten(store_uri: str, served: str, checkpoint_id: str) -> Iterator[str]:
-    """The same for each night that a checkpoint came of, its own first."""
-    store = ArtifactStore(store_uri)
-    begun_from: str | None = checkpoint_id
-    while begun_from is not None and (manifest := store.find(begun_from)) is not None:
-        if told := learned_from_forgotten(store_uri, served, manifest.run):
-            yield told
-        origin = _origin_of_night(store_uri, served, manifest.run)
-        begun_from = None if origin is None else origin.checkpoint_id
-
-
-def _origin_of_night(store_uri: str, served: str, name: str) -> OfflineOrigin | None:
-    origin = read_origin(store_uri, name) if name in RunStore(store_uri).list() else None
-    return origin if isinstance(origin, OfflineOrigin) and origin.run == traffic_run(served) else None
+def _trained(store: ArtifactStore, checkpoint_id: str, since: str | None) -> Iterable[Manifest]:
+    """A checkpoint and those that it was trained from."""
+    found: dict[str, Manifest] = {}
+    waiting = [checkpoint_id]
+    while waiting:
+        artifact_id = waiting.pop()
+        manifest = None if artifact_id == since or artifact_id in found else store.find(artifact_id)
+        if manifest is not None and manifest.kind == "checkpoint":
+            found[artifact_id] = manifest
+            waiting += manifest.inputs.values()
+    return found.values()
 
 
 def _forgotten_at(store: ArtifactStore, trajectories_id: str) -> datetime | None:

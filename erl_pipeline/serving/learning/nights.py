@@ -179,7 +179,8 @@ def conclude_night(
     with served.lock():
         aliases = current_aliases(store_uri, night.served)
         before, production = aliases.get(alias), aliases[PRODUCTION].checkpoint_id
-        if verdict.passed and learned_from_forgotten(store_uri, night.served, night.name):
+        learned = learned_from_forgotten(store_uri, night.served, verdict.checkpoint_id, since=old)
+        if verdict.passed and any(learned):
             kept = "a user was forgotten from whose conversations it had learned before"
         elif verdict.passed and production not in (old, verdict.checkpoint_id):
             kept = (

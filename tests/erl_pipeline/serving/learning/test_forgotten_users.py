@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.serving.learning.forgotten import came_of_forgotten, learned_from_forgotten
+from erl_pipeline.serving.learning.forgotten import learned_from_forgotten
 from erl_pipeline.serving.learning.promotion import promote, roll_back
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
@@ -18,6 +18,7 @@ from storage.serving.forgetting import forget_user
 from storage.serving.traffic import Record
 from storage.serving.user_traces import find_user
 from storage.serving.users import NamedUser
+from storage.upkeep.runs import remove_run
 from storage.upkeep.verification import verify_run
 from tests.erl_pipeline.serving.learning.served_traffic import RUN, conversations, log
 from tests.erl_pipeline.serving.learning.small_nights import (
@@ -108,9 +109,7 @@ def test_what_was_trained_before_the_night_was_killed_counts_too(served: Path) -
     later = Recipe("fine_tune", 1, {}, {"checkpoint": update}, 0, kind="checkpoint")
     with store.create(later, run=night.name, iteration=1) as staging:
         staging.commit()
-    with trained.lock():
-        trained.record(1, "fine_tune", later.artifact_id, kind="checkpoint", reused=False, seconds=0.0)
-    assert learned_from_forgotten(str(served), RUN, night.name)
+    assert any(learned_from_forgotten(str(served), RUN, later.artifact_id, since=policy))
 
 
 def test_a_sealed_batch_is_trained_without_the_user(served: Path) -> None:
@@ -147,9 +146,10 @@ def test_what_learned_from_the_user_is_promoted_only_without_the_gate(
         store.prune(batch.artifact_id, names, "retention.trajectories")
     forget_user(str(served), RUN, GONE)
     made = judged(served, night).verdict.checkpoint_id
+    remove_run(str(served), night.name)  # Its checkpoint is there all the same.
 
     with pytest.raises(
-        InputError, match=r"small-night-001 had trained on iteration 1 of small-traffic before"
+        InputError, match=r"\(run small-night-001\) had trained on iteration 1 of small-traffic"
     ):
         promote(str(served), RUN, "production", made, settings().gate, "me")
     with pytest.raises(InputError, match="--without-gate --why TEXT"):
@@ -175,7 +175,7 @@ def test_a_rollback_goes_to_what_learned_from_the_user_and_can_be_told_so(served
 
     assert promote(str(served), RUN, "production", inherited, settings().gate, "me").previous == learned
     assert roll_back(str(served), RUN, "production", "me").checkpoint_id == learned
-    told = [list(came_of_forgotten(str(served), RUN, each)) for each in (first, learned, inherited)]
-    assert [len(each) for each in told] == [0, 1, 1]
-    assert learned_from_forgotten(str(served), RUN, nights[1].name) == ""
-    assert learned_from_forgotten(str(served), RUN, RUN) == ""
+    made = (first, learned, inherited)
+    told = [list(learned_from_forgotten(str(served), RUN, each)) for each in made]
+    assert [[line.split()[0] for line in lines] for lines in told] == [[], [learned[:12]], [learned[:12]]]
+    assert not any(learned_from_forgotten(str(served), RUN, inherited, since=learned))
