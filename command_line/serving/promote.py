@@ -38,6 +38,7 @@ def promote(
     """Let an alias mean another checkpoint, or what it meant before. Without either: print the aliases."""
     from command_line.selectors import find_checkpoint, find_id, is_place
     from erl_pipeline.serving.learning import promotion
+    from erl_pipeline.serving.learning.forgotten import learned_from_forgotten
     from erl_pipeline.serving.settings import load_serving_settings
     from storage.artifacts.store import ArtifactStore
     from storage.runs.run import RunStore
@@ -64,13 +65,18 @@ def promote(
         change = promotion.promote(
             store, run, alias, found, gate, getpass.getuser(), why=why, without_gate=without_gate
         )
+    learned = learned_from_forgotten(store, run, change.checkpoint_id)
     if json:
-        print_json(change.model_dump(mode="json"))
+        print_json({**change.model_dump(mode="json"), "learned_from_forgotten": list(learned)})
         return
     print_line(f"{alias} of run {run} is now checkpoint {change.checkpoint_id[:12]} (run {change.run}).")
     if change.previous is not None:
         back = command(["promote", run, "--alias", alias, "--to", "previous"], store)
         print_line(f"Before it was {change.previous[:12]}. Back to that: {back}")
+    for told in learned:
+        print_line(
+            f"This checkpoint learned from a user who was forgotten since, and cannot unlearn: {told}."
+        )
 
 
 def _show_aliases(run: str, store: str, json: bool) -> None:

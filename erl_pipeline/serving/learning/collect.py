@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.run import RunConfig
@@ -23,12 +22,13 @@ from erl_pipeline.runs.origins import commit_rollouts, open_import
 from erl_pipeline.serving.learning.batch_files import held_out, write_batch
 from erl_pipeline.serving.learning.processes import Map, mapping
 from erl_pipeline.serving.learning.rows import Batch
-from erl_pipeline.serving.learning.settled import Ids, TrafficIndex, id_number, index_traffic
+from erl_pipeline.serving.learning.settled import Sealed, TrafficIndex, id_number, index_traffic
 from erl_pipeline.serving.settings import EpisodeSettings
 from erl_pipeline.stages.names import TRAJECTORIES
 from storage.artifacts.recipe import Recipe, digest
 from storage.artifacts.store import ArtifactStore
 from storage.artifacts.uncommitted import Told
+from storage.errors import store_errors
 from storage.runs.documents import IMPORTED
 from storage.runs.run import Run, RunStore
 from storage.serving.collected import COLLECT_STAGE, SERVED_TRAJECTORIES, traffic_run
@@ -99,18 +99,19 @@ def collect(
         InputError: there is no such run, or the name of its traffic's run is taken.
     """
     served = RunStore(store_uri).open(run)
-    paths = segments(store_uri, run)
-    if not paths:
+    if not segments(store_uri, run):
         return Collected(None, 0, 0, 0, 0, 0)
     traffic = open_import(store_uri, traffic_run(run), {IMPORTED: {"served": run}})
     with traffic.lock():
         store = ArtifactStore(store_uri)
         batches = sealed_batches(store_uri, run)
-        sealed, sealed_ids = _sealed_before(store, batches)
-        with mapping(processes or _processes(paths)) as map_parts:
-            index = index_traffic(run, paths, map_parts)
+        before = _sealed_before(store, batches)
+        sizes = _sizes(segments(store_uri, run))
+        with mapping(processes or _processes(sizes.values())) as map_parts:
+            index = index_traffic(run, list(sizes), map_parts)
             settle = timedelta(minutes=settings.idle_minutes, hours=settings.settle_hours)
-            unsealed = index.unsealed(sealed)
+            are_sealed = index.are_sealed(before)
+            unsealed = index.unsealed(are_sealed, before.episodes)
             episodes = index.settled(now, settle, unsealed)
             rated = index.rated(episodes)
             batch = None
@@ -122,15 +123,24 @@ def collect(
                     )
                 except _TooFew as few:
                     rated = few.rated
-            late = index.late(sealed, sealed_ids)
+            late = index.late(are_sealed, before)
     unsettled = len(unsealed) - len(episodes)
     return Collected(batch, len(episodes), rated, unsettled, late, index.torn)
 
 
-def _processes(paths: Iterable[Path]) -> int:
+def _sizes(paths: Iterable[Path]) -> dict[Path, int]:
+    """Segment -> its bytes, of those that hold something: a server that ends removes an empty one."""
+    sizes: dict[Path, int] = {}
+    for path in paths:
+        with store_errors("look at", path), suppress(FileNotFoundError):
+            if size := path.stat().st_size:
+                sizes[path] = size
+    return sizes
+
+
+def _processes(sizes: Iterable[int]) -> int:
     """How many processes read the log."""
-    size = sum(path.stat().st_size for path in paths)
-    return min(len(os.sched_getaffinity(0)), 1 + size // PROCESS_BYTES)
+    return min(len(os.sched_getaffinity(0)), 1 + sum(sizes) // PROCESS_BYTES)
 
 
 def sealed_batches(store_uri: str, run: str) -> list[SealedBatch]:
@@ -156,19 +166,20 @@ def first_role(config: RunConfig) -> str:
     return role
 
 
-def _sealed_before(store: ArtifactStore, batches: Iterable[SealedBatch]) -> tuple[set[str], Ids]:
-    """The episodes of batches, and the ids of their turns and feedback as numbers."""
-    sealed: set[str] = set()
-    ids = array("Q")
+def _sealed_before(store: ArtifactStore, batches: Iterable[SealedBatch]) -> Sealed:
+    """What batches hold."""
+    episodes: set[str] = set()
+    turns, feedback = array("Q"), array("Q")
     for batch in batches:
         artifact = store.open(batch.trajectories_id)
         # What pruning keeps of rows is enough.
         rows = scan_files([artifact.rows_path(TRAJECTORIES)], TRAJECTORY_TABLE)
-        sealed.update(rows.select("episode_id").collect()["episode_id"])
+        episodes.update(rows.select("episode_id").collect()["episode_id"])
         served = scan_files(artifact.rows_paths(SERVED_TRAJECTORIES.name), SERVED_TRAJECTORIES)
-        for column in served.select("turn_ids", "feedback_ids").collect():
+        columns = served.select("turn_ids", "feedback_ids").collect()
+        for ids, column in zip((turns, feedback), columns, strict=True):
             ids.extend(map(id_number, column.explode().drop_nulls()))
-    return sealed, np.frombuffer(ids, dtype=np.uint64) if ids else np.zeros(0, dtype=np.uint64)
+    return Sealed(episodes, turns, feedback)
 
 
 class _TooFew(Exception):

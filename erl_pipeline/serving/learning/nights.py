@@ -22,6 +22,7 @@ from erl_pipeline.runs.origins import begin_offline, offline_settings, require_o
 from erl_pipeline.runs.state import current_checkpoint
 from erl_pipeline.runs.train import train
 from erl_pipeline.serving.learning.collect import Collected, SealedBatch, collect, sealed_batches
+from erl_pipeline.serving.learning.forgotten import last_forgotten_of, learned_from_forgotten
 from erl_pipeline.serving.learning.gate import judge
 from erl_pipeline.serving.learning.promotion import CANDIDATE, PRODUCTION, require_alias
 from erl_pipeline.serving.learning.remembering import remember
@@ -119,7 +120,7 @@ def next_night(store_uri: str, run: str, settings: ServingSettings, now: datetim
         return NextNight(None, reason, collected)
     last = waiting[-1].iteration
     learned = origins[production.run].last_iteration if production.run in origins else 0
-    forgotten = _last_forgotten_of(store_uri, batches, last_night)
+    forgotten = last_forgotten_of(store_uri, batches, last_night)
     first = max(learned, last - settings.learn.max_age, forgotten) + 1
     origin = OfflineOrigin(
         run=traffic_run(run),
@@ -178,7 +179,8 @@ def conclude_night(
     with served.lock():
         aliases = current_aliases(store_uri, night.served)
         before, production = aliases.get(alias), aliases[PRODUCTION].checkpoint_id
-        if verdict.passed and _learned_from_forgotten(store_uri, night):
+        learned = learned_from_forgotten(store_uri, night.served, verdict.checkpoint_id, since=old)
+        if verdict.passed and any(learned):
             kept = "a user was forgotten from whose conversations it had learned before"
         elif verdict.passed and production not in (old, verdict.checkpoint_id):
             kept = (
@@ -203,36 +205,6 @@ def conclude_night(
         record_verdict(store_uri, night.served, verdict)
     _retain_nights(store_uri, night)
     return Judged(verdict, change, kept)
-
-
-def _forgotten_at(store: ArtifactStore, batch: SealedBatch) -> datetime | None:
-    """When a user was last forgotten who is in a batch; None if none was."""
-    found = store.pruned(store.open(batch.trajectories_id).manifest).files
-    return max((file.pruned_at for file in found if file.redacted), default=None)
-
-
-def _last_forgotten_of(store_uri: str, batches: Sequence[SealedBatch], last_night: int) -> int:
-    """The last batch that a night may have trained on, and of which a user was forgotten; 0 for none."""
-    store = ArtifactStore(store_uri)
-    trained = [batch for batch in batches if batch.iteration <= last_night]
-    return max((batch.iteration for batch in trained if _forgotten_at(store, batch)), default=0)
-
-
-def _learned_from_forgotten(store_uri: str, night: Night) -> bool:
-    """Whether a night had trained on a batch before a user was forgotten who is in it."""
-    store, run = ArtifactStore(store_uri), RunStore(store_uri).open(night.name)
-    updated: dict[int, datetime] = {}
-    for entry in run.stages():
-        if entry.kind == "checkpoint" and entry.iteration:
-            # An iteration may train several times: what the first has learned is in all.
-            started = store.open(entry.artifact_id).manifest.started_at
-            updated[entry.iteration] = min(started, updated.get(entry.iteration, started))
-    for batch in sealed_batches(store_uri, night.served):
-        began = updated.get(batch.iteration - night.origin.first_iteration + 1)
-        forgotten = _forgotten_at(store, batch)
-        if began is not None and forgotten is not None and began < forgotten:
-            return True
-    return False
 
 
 def _retain_nights(store_uri: str, night: Night) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from erl_pipeline.policies.checkpoints import MODEL
+from erl_pipeline.serving.learning.forgotten import learned_from_forgotten
 from erl_pipeline.serving.learning.gate import compare_feedback
 from erl_pipeline.serving.settings import GateSettings
 from storage.artifacts.manifest import Manifest
@@ -40,9 +41,9 @@ def promote(
 ) -> AliasChange:
     """Let an alias mean a checkpoint. The change is on disk when this returns.
 
-    Raises InputError where the id is no checkpoint's, where its gate did not pass, where `production` means
-    another checkpoint than the gate has compared with, or where feedback speaks against it; RunBusy when
-    another process works on the run.
+    Raises InputError where the id is no checkpoint's, where its gate did not pass, where its night had
+    learned from a user who was forgotten since, where `production` means another checkpoint than the gate has
+    compared with, or where feedback speaks against it; RunBusy when another process works on the run.
     """
     manifest = ArtifactStore(store_uri).find(checkpoint_id)
     if manifest is None or manifest.kind != "checkpoint":
@@ -66,7 +67,8 @@ def promote(
 
 
 def roll_back(store_uri: str, run: str, alias: str, who: str, why: str = "") -> AliasChange:
-    """Let an alias mean again what it meant before its last change.
+    """Let an alias mean again what it meant before its last change. No gate is asked, and the checkpoint may
+    have learned from a user who was forgotten since: what serves may be broken.
 
     Raises InputError where it meant nothing before, RunBusy when another process works on the run.
     """
@@ -97,8 +99,8 @@ def _require_weights(store_uri: str, manifest: Manifest) -> None:
 def _passed(
     store_uri: str, run: str, alias: str, checkpoint_id: str, previous: str | None, settings: GateSettings
 ) -> Verdict:
-    """The verdict on a checkpoint, with the numbers of feedback by now. Raises InputError if it did not
-    pass, or if it does not compare with what production means."""
+    """The verdict on a checkpoint, with the numbers of feedback by now. Raises InputError if it did not pass,
+    if it does not compare with what production means, or if a user was forgotten from whom it had learned."""
     found = [each for each in verdicts(store_uri, run) if each.checkpoint_id == checkpoint_id]
     if not found or not found[-1].passed:
         said = f"did not pass: {found[-1].reason}" if found else "was never asked: no night has made it"
@@ -107,7 +109,14 @@ def _passed(
             "--why TEXT"
         )
     verdict = found[-1]
-    if previous is None or previous == checkpoint_id:
+    if previous == checkpoint_id:
+        return verdict
+    for learned in learned_from_forgotten(store_uri, run, checkpoint_id, since=verdict.against):
+        raise InputError(
+            f"checkpoint {checkpoint_id[:12]} cannot unlearn: {learned}. The next night of `learn` leaves "
+            "that batch out. To promote it all the same: --without-gate --why TEXT"
+        )
+    if previous is None:
         return verdict
     if alias == PRODUCTION and previous != verdict.against:
         raise InputError(

@@ -36,7 +36,7 @@ PART_BYTES = 32_000_000
 _BUFFER_BYTES = 1_000_000
 
 Places = np.ndarray[tuple[int], np.dtype[np.int64]]
-Ids = np.ndarray[tuple[int], np.dtype[np.uint64]]
+Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 class _Seen(BaseModel):
@@ -57,6 +57,16 @@ class _Seen(BaseModel):
 _SEEN = TypeAdapter(_Seen)
 
 
+@dataclass(frozen=True)
+class Sealed:
+    """What earlier batches hold: ids of episodes as trajectories have them, and those of turns and feedback
+    by `id_number`."""
+
+    episodes: Collection[str]
+    turns: array[int]
+    feedback: array[int]
+
+
 @dataclass
 class TrafficIndex:
     """Numbers about each record of a log, in its order, and about each of its episodes, by their number."""
@@ -66,7 +76,8 @@ class TrafficIndex:
     torn: int = 0
     numbers: dict[str, int] = field(default_factory=dict)
     """Tenant and name of an episode -> its number, in the order of their first records. Where two servers
-    have begun episodes of different users under one name, that of the later one has the user too."""
+    have begun episodes of different users under one name, that of the later one has the user too; and where
+    an earlier batch has an episode of that name, a digest."""
     of_episode: array[int] = field(default_factory=lambda: array("L"))
     segments: array[int] = field(default_factory=lambda: array("H"))
     offsets: array[int] = field(default_factory=lambda: array("Q"))
@@ -91,13 +102,36 @@ class TrafficIndex:
         """The same by the type of their tasks."""
         return Counter(self.task_types[episode] for episode in episodes if self.is_rated[episode])
 
-    def unsealed(self, sealed: Collection[str]) -> list[int]:
-        """Numbers of the episodes whose ids are not `sealed` yet."""
-        return [
-            number
-            for name, number in self.numbers.items()
-            if self.has_turn[number] and not (sealed and episode_id(self.run, name) in sealed)
-        ]
+    def are_sealed(self, before: Sealed) -> Flags:
+        """Of each episode, whether an earlier batch has it: one of its turns is there.
+
+        A name may come again, once the user who had it was forgotten. It decides where the log has no turn.
+        """
+        found = np.zeros(len(self.numbers), dtype=bool)
+        turns = np.isin(_as_numbers(self.ids), _as_numbers(before.turns))
+        found[_as_numbers(self.of_episode)[turns]] = True
+        for number, name in enumerate(self.numbers):
+            if not self.has_turn[number]:
+                found[number] = episode_id(self.run, name) in before.episodes
+        return found
+
+    def unsealed(self, are_sealed: Flags, taken: Collection[str]) -> list[int]:
+        """Numbers of the episodes that are not sealed yet. One whose id is `taken` is named apart."""
+        flags = are_sealed.tolist()
+        found = [number for number, has_turn in enumerate(self.has_turn) if has_turn and not flags[number]]
+        if taken:
+            self._name_apart(found, taken)
+        return found
+
+    def _name_apart(self, episodes: Sequence[int], taken: Collection[str]) -> None:
+        """Add the digest of its first record to the name of each of these episodes whose id is `taken`."""
+        names = list(self.numbers)
+        again = [number for number in episodes if episode_id(self.run, names[number]) in taken]
+        places = self.places(again)
+        firsts = np.unique(_as_numbers(self.of_episode)[places], return_index=True)[1]
+        for number, place in zip(again, places[firsts].tolist(), strict=True):
+            names[number] += f"\n{self._seal(place).decode()}"
+        self.numbers = {name: number for number, name in enumerate(names)}
 
     def settled(self, now: datetime, settle: timedelta, unsealed: Sequence[int]) -> list[int]:
         """Those of the `unsealed` episodes that are over: a client ended them, or nothing was heard of them
@@ -117,8 +151,11 @@ class TrafficIndex:
         """A digest of all records of these episodes."""
         found = hashlib.sha256()
         for place in self.places(episodes).tolist():
-            found.update(self.seals[place * _DIGITS : (place + 1) * _DIGITS])
+            found.update(self._seal(place))
         return found.hexdigest()
+
+    def _seal(self, place: int) -> bytearray:
+        return self.seals[place * _DIGITS : (place + 1) * _DIGITS]
 
     def shares(self, episodes: Sequence[int], size: int) -> Iterator[EpisodePlaces]:
         """Where the records of these episodes are, for `size` episodes at a time."""
@@ -135,13 +172,11 @@ class TrafficIndex:
                 *(_as_numbers(each)[own] for each in (self.segments, self.offsets, self.lengths)),
             )
 
-    def late(self, sealed: Collection[str], ids: Ids) -> int:
-        """Turns and feedback of episodes that are `sealed` which came later: `ids` are those of what was."""
-        if not sealed:
-            return 0
-        is_sealed = np.array([episode_id(self.run, name) in sealed for name in self.numbers], dtype=bool)
-        own = _as_numbers(self.ids)[is_sealed[_as_numbers(self.of_episode)]]
-        return int(np.count_nonzero((own != 0) & ~np.isin(own, ids)))
+    def late(self, are_sealed: Flags, before: Sealed) -> int:
+        """Turns and feedback that came after their episode was sealed."""
+        own = _as_numbers(self.ids)[are_sealed[_as_numbers(self.of_episode)]]
+        known = np.isin(own, _as_numbers(before.turns)) | np.isin(own, _as_numbers(before.feedback))
+        return int(np.count_nonzero((own != 0) & ~known))
 
     def take(self, segment: int, offset: int, line: bytes) -> None:
         where = f"{self.paths[segment]}, at byte {offset},"

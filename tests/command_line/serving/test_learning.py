@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from storage.serving.forgetting import forget_user
+from storage.serving.users import NamedUser
 from tests.command_line.invoke import FinishedRun, Result, invoke
 from tests.erl_pipeline.serving.learning.served_traffic import RUN, conversations, log
 
@@ -88,6 +90,19 @@ def test_a_night_promotion_rollback_and_what_taught_the_checkpoint(store: Path) 
     changes = [line.split()[:2] for line in shown.splitlines() if line.strip().startswith("production")]
     assert changes == [["production", each[:12]] for each in (first, learned, first)]
     assert "passed; held-out reward" in shown
+
+    forget_user(str(store), RUN, NamedUser("acme", ("u1",)))
+    refused = command("promote", store, "--checkpoint", learned)
+    assert refused.status == 2
+    assert f"checkpoint {learned[:12]} cannot unlearn: " in refused.errors
+    assert f"(run {night['night']}) had trained on iteration 1 of {RUN}-traffic before" in refused.errors
+    forward = command("promote", store, "--to", "previous")
+    assert forward.status == 0
+    assert "learned from a user who was forgotten since, and cannot unlearn" in forward.output
+    again = command("promote", store, "--to", "previous", "--json").json
+    assert (again["checkpoint_id"], again["learned_from_forgotten"]) == (first, [])
+    told = command("promote", store, "--to", "previous", "--json").json["learned_from_forgotten"]
+    assert [each.split()[2].rstrip(")") for each in told] == [night["night"]]
 
 
 @pytest.mark.parametrize(

@@ -11,19 +11,22 @@ from typing import Any
 import pytest
 
 from erl_pipeline.objectives.advantages import group_advantages
+from erl_pipeline.runs.origins import open_import
 from erl_pipeline.serving.learning import collect as collecting
 from erl_pipeline.serving.learning import settled
-from erl_pipeline.serving.learning.collect import Collected, SealedBatch, collect
+from erl_pipeline.serving.learning.collect import Collected, SealedBatch, collect, sealed_batches
 from erl_pipeline.serving.settings import EpisodeSettings
 from erl_pipeline.stages.names import TRAJECTORIES
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedRecord
-from storage.runs.run import RunStore
+from storage.runs.run import Run, RunStore
 from storage.serving.collected import SERVED, SERVED_TRAJECTORIES, traffic_run
-from storage.serving.traffic import Record
+from storage.serving.forgetting import forget_user
+from storage.serving.traffic import Record, TrafficLog, segments
+from storage.serving.users import NamedUser
 from storage.tables.parquet import read_rows
 from storage.tables.sequences import FURTHER_SEQUENCES
-from storage.tables.trajectories import Trajectory, read_trajectories
+from storage.tables.trajectories import Trajectory, read_trajectories, scan_trajectories
 from storage.upkeep.verification import verify_run
 from tests.erl_pipeline.serving.learning.served_traffic import (
     RUN,
@@ -200,6 +203,112 @@ def test_records_that_come_after_the_sealing_are_counted(store: Path) -> None:
     found = sealed(store)
 
     assert (found.batch, found.late) == (None, 2)
+
+
+def said(turn_id: str, user: str, seconds: float = 0) -> list[Record]:
+    """An episode of a user, and feedback under an id that depends on the episode alone, as that of a client's
+    idempotency key may."""
+    return [
+        turn(turn_id, "thread", user=user, arrived=at(seconds)),
+        rating("thumb", 1.0, "thread", user=user, received=at(seconds + 1)),
+    ]
+
+
+def forget(store: Path, user: str) -> None:
+    forget_user(str(store), RUN, NamedUser("acme", (user,)))
+
+
+def sealed_turns(store: Path) -> list[tuple[str, list[str]]]:
+    """Id of each sealed episode, and the ids of its turns."""
+    artifacts = ArtifactStore(str(store))
+    found: list[tuple[str, list[str]]] = []
+    for each in sealed_batches(str(store), RUN):
+        artifact = artifacts.open(each.trajectories_id)
+        served = read_rows([artifact.rows_path(SERVED)], SERVED_TRAJECTORIES)
+        rows = scan_trajectories([artifact.rows_path(TRAJECTORIES)]).select("episode_id").collect()
+        found += zip(rows["episode_id"], (list(row["turn_ids"]) for row in served), strict=True)
+    return found
+
+
+def test_a_name_that_comes_again_once_its_user_was_forgotten_is_another_episode(store: Path) -> None:
+    """Also where the same user comes again, and is forgotten again."""
+    for turn_id in ("a", "b", "c"):
+        log(store, *said(turn_id, "gone"))
+        assert (sealed(store).settled, sealed(store).settled) == (1, 0)
+        forget(store, "gone")
+    log(store, *said("d", "stays"))
+
+    found, again = sealed(store), sealed(store)
+
+    assert (found.settled, found.rated, found.late) == (1, 1, 0)
+    assert (again.settled, again.unsettled, again.late) == (0, 0, 0)
+    ids, turns = zip(*sealed_turns(store), strict=True)
+    assert turns == (["a"], ["b"], ["c"], ["d"])
+    assert len(set(ids)) == 4
+
+
+def test_what_is_sealed_is_not_sealed_again_when_the_user_before_it_is_forgotten(store: Path) -> None:
+    """The first user's episode of that name may still go on, so only the other one's is sealed. Once the
+    first is forgotten, the other one's is the only one of that name."""
+    log(store, turn("a", "thread", user="gone", arrived=TOMORROW), *said("b", "stays"))
+    assert (sealed(store).settled, sealed(store).settled) == (1, 0)
+    forget(store, "gone")
+    log(store, turn("late", "thread", user="stays", arrived=at(9)))
+
+    found = sealed(store, TOMORROW + timedelta(days=2))
+
+    assert (found.settled, found.late) == (0, 1)
+    assert [turns for _, turns in sealed_turns(store)] == [["b"]]
+
+
+def test_feedback_on_an_episode_whose_turns_are_gone_is_late(store: Path) -> None:
+    log(store, *said("a", "gone"))
+    batch_of(sealed(store))
+    forget(store, "gone")
+    log(store, rating("later", 0.0, "thread", user="gone"))
+
+    assert (sealed(store).settled, sealed(store).late) == (0, 1)
+
+
+def test_segments_that_vanish_at_the_start_are_passed_over(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that has logged nothing ends, and a user is forgotten, just before the run is locked; another
+    such server ends just after that."""
+    log(store, *said("a", "gone"))
+    log(store, *rated(0, 1.0))
+    servers = [TrafficLog(str(store), RUN) for _ in range(2)]
+
+    def slowly(*given: Any) -> Run:
+        servers[0].close()
+        forget(store, "gone")
+        return open_import(*given)
+
+    def listed_before(*given: Any) -> list[Path]:
+        found = segments(*given)
+        if not servers[0].path.exists():
+            servers[1].close()
+        return found
+
+    monkeypatch.setattr(collecting, "open_import", slowly)
+    monkeypatch.setattr(collecting, "segments", listed_before)
+
+    assert sealed(store).settled == 1
+    assert [each.path.exists() for each in servers] == [False, False]
+
+
+def test_a_log_that_vanishes_at_the_start_is_an_empty_one(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = TrafficLog(str(store), RUN)
+
+    def slowly(*given: Any) -> Run:
+        server.close()
+        return open_import(*given)
+
+    monkeypatch.setattr(collecting, "open_import", slowly)
+
+    assert sealed(store) == Collected(None, 0, 0, 0, 0, 0)
 
 
 def test_a_record_that_a_kill_cut_short_is_counted(store: Path) -> None:
