@@ -122,7 +122,7 @@ def seen_entries(
 
 INDEX_MEMORY = Stage(
     name="index_memory",
-    version=7,
+    version=8,
     output="memory",
     settings=IndexSettings,
     compute=_index,

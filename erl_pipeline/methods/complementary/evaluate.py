@@ -74,7 +74,7 @@ def _evaluate(call: StageCall[ExperienceEvaluationSettings]) -> StageResult:
 
 EVALUATE_WITH_EXPERIENCE = Stage(
     name="evaluate_with_experience",
-    version=9,
+    version=10,
     output="evaluation",
     settings=ExperienceEvaluationSettings,
     compute=_evaluate,

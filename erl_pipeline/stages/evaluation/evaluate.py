@@ -143,7 +143,7 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
 
 EVALUATE = Stage(
     name="evaluate",
-    version=12,
+    version=13,
     output="evaluation",
     settings=EvaluationSettings,
     compute=_evaluate,

@@ -209,7 +209,7 @@ def _slice(config: RunConfig, _sources: Sources) -> AskingSettings:
 
 EXTRACT_EXPERIENCE = Stage(
     name="extract_experience",
-    version=6,
+    version=7,
     output="trajectories",
     settings=AskingSettings,
     compute=_compute,

@@ -319,7 +319,7 @@ def _ask(
 
 MERGE_EXPERIENCE = Stage(
     name="merge_experience",
-    version=5,
+    version=6,
     output="memory",
     settings=MergeSettings,
     compute=_merge,

@@ -235,7 +235,7 @@ def _slice(config: RunConfig, _sources: Sources) -> RolloutSettings:
 
 ROLLOUT_SHARD = Stage(
     name="rollout_shard",
-    version=12,
+    version=13,
     output="trajectories",
     settings=RolloutSettings,
     compute=_generate,

@@ -111,7 +111,7 @@ def _compute(call: StageCall[ReflectSettings]) -> StageResult:
 
 REFLECT_ON_FEEDBACK = Stage(
     name="reflect_on_feedback",
-    version=3,
+    version=4,
     output="trajectories",
     settings=ReflectSettings,
     compute=_compute,

@@ -296,7 +296,7 @@ def trial_rewards(task_type: str, number: int, attempts: Sequence[Trajectory]) -
 
 TRY_NOTES = Stage(
     name="try_notes",
-    version=7,
+    version=8,
     output="trajectories",
     settings=NoteTrialSettings,
     compute=_compute,

@@ -145,7 +145,7 @@ def _compute(call: StageCall[TeacherSettings]) -> StageResult:
 
 SCORE_TEACHER = Stage(
     name="score_teacher",
-    version=5,
+    version=6,
     output="table",
     settings=TeacherSettings,
     compute=_compute,

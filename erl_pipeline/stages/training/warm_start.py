@@ -202,7 +202,7 @@ def _on_messages(call: StageCall[MessageSettings]) -> StageResult:
 
 DEMONSTRATIONS = Stage(
     name=_NAME,
-    version=9,
+    version=10,
     output="checkpoint",
     settings=DemonstrationSettings,
     compute=_on_demonstrations,
@@ -213,7 +213,7 @@ DEMONSTRATIONS = Stage(
 
 MESSAGES = Stage(
     name=_NAME,
-    version=9,
+    version=10,
     output="checkpoint",
     settings=MessageSettings,
     compute=_on_messages,
