@@ -7,6 +7,7 @@ messages, tokens, feedback, notes. Checkpoints that learned from them cannot unl
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -29,21 +30,17 @@ from storage.serving.users import NamedUser
 
 
 def forget_user(store_uri: str, run: str, user: NamedUser) -> UserTraces:
-    """Delete what `find_user` finds, all but ids and numbers of rows and checkpoints; returns what it found.
+    """Delete what `find_user` finds, all but ids and numbers of rows and checkpoints; returns what it found,
+    with all that has learned from the user until then.
 
     A kill at any moment leaves whole files, and the next call goes on.
 
-    Raises RunBusy, and changes nothing, while a server writes to a segment with records of the user, or while
-    a run of the store is worked on; else what `find_user` raises.
+    Raises RunBusy while a server writes to a segment with records of the user, or while a run of the store is
+    worked on; then nothing is changed, or notes alone where it began meanwhile. Else what `find_user` raises.
     """
     store, root, runs = ArtifactStore(store_uri), open_root(store_uri), RunStore(store_uri)
     before = find_user(store_uri, run, user)
-    for segment in before.segments:
-        if segment.being_written:
-            raise RunBusy(
-                f"a server is writing to {segment.path}, which has records of this user. Stop that server, "
-                "then run the same command again."
-            )
+    _require_written(before)
     with lock_collection(root, runs.list):
         pass  # Nothing is begun while a run is worked on.
     for name, entry_ids in before.held.items():
@@ -51,6 +48,7 @@ def forget_user(store_uri: str, run: str, user: NamedUser) -> UserTraces:
             forget_all(store, runs.open(name), entry_ids, REASON)
     with lock_collection(root, runs.list):
         now = find_user(store_uri, run, user)
+        _require_written(now)
         # A killed `collect` may have copied conversations.
         store.remove_left_behind()
         _rewrite_log(store_uri, run, user)
@@ -60,7 +58,16 @@ def forget_user(store_uri: str, run: str, user: NamedUser) -> UserTraces:
         for artifact_id, changes in _changes(now.files).items():
             store.redact(artifact_id, changes, REASON)
         _drop_memory_tables(store, runs, now.files)
-    return before
+    return replace(before, learners=now.learners, branch_points=now.branch_points, aliases=now.aliases)
+
+
+def _require_written(found: UserTraces) -> None:
+    for segment in found.segments:
+        if segment.being_written:
+            raise RunBusy(
+                f"a server is writing to {segment.path}, which has records of this user. Stop that server, "
+                "then run the same command again."
+            )
 
 
 def _rewrite_log(store_uri: str, run: str, user: NamedUser) -> None:

@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +16,10 @@ from storage.artifacts.layout import StagingFolder
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError, RunBusy
+from storage.memory.forgetting import forget_all
 from storage.memory.view import ReflectionMemory
 from storage.runs.run import RunStore
+from storage.serving import forgetting
 from storage.serving.forgetting import forget_user
 from storage.serving.traffic import EpisodeEnd, ReadTraffic, Record, TrafficLog, read_traffic, segments
 from storage.serving.user_traces import REASON, UserTraces, find_user, tenants
@@ -256,6 +259,26 @@ def test_a_segment_that_a_server_writes_is_left_alone(served: Served) -> None:
     log.close()
     delete(served)
     assert len(list(read_traffic([log.path], ReadTraffic()))) == 1
+    assert files_that_say(Path(served.store.uri), "alice") == []
+
+
+def test_a_server_that_starts_meanwhile_keeps_the_user_from_being_told_forgotten(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It logs a turn of the user while notes are forgotten, which is before the log is rewritten."""
+    log = TrafficLog(served.store.uri, RUN)
+
+    def forgets(*given: Any) -> None:
+        forget_all(*given)
+        log.append([turn("alice", served.digests["alice"], 9)])
+        log.sync()
+
+    monkeypatch.setattr(forgetting, "forget_all", forgets)
+    with pytest.raises(RunBusy, match="a server is writing to"):
+        delete(served)
+    log.close()
+    monkeypatch.undo()
+    delete(served)
     assert files_that_say(Path(served.store.uri), "alice") == []
 
 
