@@ -8,6 +8,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.optimizer import MicrobatchConfig
+from storage.texts import storable
 
 ModuleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.]+$")]
 """A module's name in a model, or the end of it."""
@@ -167,7 +168,9 @@ class PretrainedPolicyConfig(PluginSettings):
     def _not_given_anyway(cls, value: dict[str, TemplateArgument]) -> dict[str, TemplateArgument]:
         """Refuse names of what templates are given anyway, and sort the names, so that the same arguments
         give the same setting."""
-        for name in value:
+        for name, argument in value.items():
+            if isinstance(argument, str) and storable(argument) != argument:
+                raise ValueError(f"{name} holds half of a character")
             if name in GIVEN_TO_TEMPLATES or name.endswith("_token"):
                 raise ValueError(f"{name} is given to each chat template by the program; leave it out")
         return dict(sorted(value.items()))

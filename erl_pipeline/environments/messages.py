@@ -174,9 +174,20 @@ def turn_message(turn: AssistantTurn) -> Message:
     """The message of a turn, with its thoughts. Well-formed calls become structured; all other text stays in
     the content."""
     message = answer_message(turn)
-    content = turn.thoughts + message["content"]
+    content = marked_thoughts(turn.thoughts) + message["content"]
     message["content"] = content if turn.beside_calls is None else content.strip()
     return message
+
+
+def marked_thoughts(thoughts: str) -> str:
+    """Thoughts as messages have them, which nobody takes for an answer: those that the prompt opened and that
+    do not end have no mark of their own."""
+    return thoughts if answer_start(thoughts) or not thoughts else _THOUGHTS_BEGIN + thoughts
+
+
+def unmarked_thoughts(thoughts: str) -> str:
+    """Thoughts without the marks around them."""
+    return thoughts.strip().removeprefix(_THOUGHTS_BEGIN).removesuffix(_THOUGHTS_END).strip()
 
 
 def answer_message(turn: AssistantTurn) -> Message:
@@ -193,14 +204,15 @@ def with_structured_calls(messages: Sequence[Message]) -> list[Message]:
     """A conversation whose calls are text in Hermes' form, as files have them, with structured calls; results
     name the calls that they answer, in their order."""
     structured: list[Message] = []
-    awaited: list[CalledTool] = []
+    awaited: list[ToolCall] = []
     for number, message in enumerate(messages):
         if message["role"] == "assistant":
-            message = turn_message(read_turn(message["content"], number, StorableTexts()))
-            awaited = list(message.get("tool_calls", ()))
+            turn = read_turn(message["content"], number, StorableTexts())
+            message, awaited = turn_message(turn), list(turn.tool_calls)
         elif message["role"] == "tool" and awaited:
             call = awaited.pop(0)
-            message = {**message, "tool_call_id": call["id"], "name": call["function"]["name"]}
+            if call.problem is None:
+                message = {**message, "tool_call_id": call.call_id, "name": call.name}
         structured.append(message)
     return structured
 

@@ -34,6 +34,9 @@ LONG_TEXT = 16_384
 """Characters from which on messages are long: they take longer to become tokens than others may wait for,
 and hold more memory than the cache of a tokenizer may keep."""
 
+_OPENING_TOKENS = 16
+"""Tokens at the end of a prompt, among which the beginning of thoughts is, whatever the tokenizer."""
+
 _MOST_SHOWN = 256
 """Most lists of tools of which is known whether the chat template shows them."""
 
@@ -139,11 +142,21 @@ class ChatTokenizer:
         return None
 
     @cached_property
-    def opens_thoughts(self) -> bool:
-        """Whether the chat template opens thoughts before the policy speaks, as DeepSeek-R1's does, so that
-        what it says begins within them."""
-        begin, end = map(self._turn_opening.rfind, THOUGHTS)
-        return begin > end
+    def shows_several_calls(self) -> bool:
+        """Whether the chat template shows a turn with several calls. Llama 3's refuses such a history."""
+        calls: list[CalledTool] = [_SOME_CALL, {**_SOME_CALL, "id": "call00001"}]
+        called = _frozen({"role": "assistant", "content": "", "tool_calls": calls})
+        try:
+            self._render((_OPENING[0], called), json.dumps([_SOME_TOOL]), opens_turn=False)
+        except TemplateError:
+            return False
+        return True
+
+    def thinks_after(self, prompt_token_ids: Sequence[int]) -> bool:
+        """Whether what is said after a prompt begins within thoughts, since the chat template has opened them
+        at its end, as DeepSeek-R1's does."""
+        last = str(self._tokenizer.decode(list(prompt_token_ids[-_OPENING_TOKENS:])))
+        return last.rstrip().endswith(THOUGHTS[0])
 
     def completion(
         self, turns: Sequence[Message], end_token_ids: frozenset[int], tools: str = "[]"
@@ -157,22 +170,21 @@ class ChatTokenizer:
 
         Raises InputError where the chat template opens a turn to be sampled otherwise than a given one.
         """
-        end = self._end_of_turn(end_token_ids)
+        said: list[tuple[Message, list[Message]]] = []
+        for message in turns:
+            if message["role"] == "assistant":
+                said.append((message, []))
+            else:
+                said[-1][1].append(message)
         ids: list[int] = []
         mask: list[int] = []
-        others: list[Message] = []
-        for message in turns:
-            if message["role"] != "assistant":
-                others.append(message)
-                continue
-            if ids:
-                between = self.between_turns(others, end, tools)
-                ids += between
-                mask += [0] * len(between)
-                others = []
-            said = [*self._given_turn(message), end]
-            ids += said
-            mask += [1] * len(said)
+        for number, (message, others) in enumerate(said, start=1):
+            is_last = number == len(said)
+            end = self._end_of_turn(end_token_ids, () if is_last else others, tools)
+            turn = [*self._given_turn(message), end]
+            between = () if is_last else self.between_turns(others, end, tools)
+            ids += [*turn, *between]
+            mask += [1] * len(turn) + [0] * len(between)
         return ids, mask
 
     def can_offer(self, tools: Sequence[ToolSchema]) -> bool:
@@ -200,9 +212,12 @@ class ChatTokenizer:
         text = str(self._tokenizer.decode(ids, skip_special_tokens=not keeps))
         return text.strip() if strip else text
 
-    def _end_of_turn(self, end_token_ids: frozenset[int]) -> int:
-        # Many models end their turns with another token than the tokenizer's, such as Gemma and Phi.
-        written = self._render((*_OPENING, _OPENING[0]), "[]").partition(_ASSISTANT_TURN)[2].lstrip()
+    def _end_of_turn(self, end_token_ids: frozenset[int], after: Sequence[Message], tools: str) -> int:
+        # Many models end their turns with another token than the tokenizer's, such as Gemma and Phi; GLM's
+        # end is the beginning of what follows.
+        following = tuple(map(self._frozen, after)) or _OPENING[:1]
+        written = self._render((*_OPENING, *following), tools if after else "[]")
+        written = written.partition(_ASSISTANT_TURN)[2].lstrip()
         named = zip(
             sorted(end_token_ids), self._tokenizer.convert_ids_to_tokens(sorted(end_token_ids)), strict=True
         )
@@ -392,6 +407,7 @@ class Dialogue:
         """Append what the policy said; tool calls are read only where tools are offered. What is not trained
         has mask 0 and log-probability 0. The turn's `text` is the answer; tokens and messages have its
         thoughts too."""
+        thinks = self._chat.thinks_after(self.response_token_ids or self.prompt_token_ids)
         self.response_token_ids.extend(generation.token_ids)
         self.response_mask.extend([int(is_trained)] * len(generation.token_ids))
         self.behaviour_logprobs.extend(
@@ -401,7 +417,6 @@ class Dialogue:
         form = self._chat.call_form if self._offered else None
         spoken = without_end(generation.token_ids, self._end_token_ids)
         text = self._chat.text(spoken, keep_tool_calls=form is not None)
-        thinks = self._chat.opens_thoughts
         turn = read_turn(text, len(self.turns), self._chat.texts, form, self._offered, thinks=thinks)
         self.turns.append(DialogueTurn(generation))
         self.messages.append(turn_message(turn))

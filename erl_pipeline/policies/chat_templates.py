@@ -9,7 +9,7 @@ from transformers.utils.chat_template_utils import _get_template_variables
 
 from erl_pipeline.config.policy import GIVEN_TO_TEMPLATES, TemplateArgument
 
-_LINE = re.compile(r"\{%- set (\w+) = (true|false|-?[0-9][^ \n]*|\"[^\n]*\") %\}\n")
+_LINE = re.compile(r"\{%- set (\w+) = (true|false|-?[0-9][^ \n]*|\"(?:[^\"\\\n]|\\.)*\") %\}\n")
 
 
 def with_arguments(

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -188,7 +189,7 @@ def conversation_of(turns: Sequence[Said]) -> tuple[Message, ...]:
     if turns and turns[0].role == "assistant":
         raise Refused(turns[0].field, "is the assistant's; a conversation begins with another message")
     _require_results(turns)
-    return tuple(_message(said) for said in turns)
+    return tuple(_message(said) for said in _by_their_calls(turns))
 
 
 def _message(said: Said) -> Message:
@@ -226,6 +227,21 @@ def _require_results(turns: Sequence[Said]) -> None:
         if awaited:
             raise Refused(asked, f"{len(awaited)} of its tool calls have no result")
         asked, awaited = f"{said.field}.tool_calls", [each.call_id for each in said.calls]
+
+
+def _by_their_calls(turns: Sequence[Said]) -> list[Said]:
+    """The turns, with the results of several calls in the order of these, since messages do not name them."""
+    ordered: list[Said] = []
+    places: dict[str | None, int] = {}
+    for is_result, group in groupby(turns, key=lambda said: said.role == "tool"):
+        said = list(group)
+        if is_result and all(each.answers_call in places for each in said):
+            said.sort(key=lambda each: places[each.answers_call])
+        ordered += said
+        places = {
+            each.call_id: place for place, each in enumerate(said[-1].calls) if each.call_id is not None
+        }
+    return ordered
 
 
 _MARKED = re.compile(r"[\[<(][\s.…]*truncated\b[^\])>]{0,60}[\])>]\W*\Z|\bchar(acter)?s truncated\W*\Z", re.I)

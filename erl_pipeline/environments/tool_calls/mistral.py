@@ -54,10 +54,10 @@ def _listed(text: str, begin: int, place: int, texts: StorableTexts) -> list[Fou
         comma = _COMMA.match(text, end)
         ended = comma or _LIST_END.match(text, end)
         assert ended is not None
-        found.append(FoundCall(begin, ended.end(), called))
+        found.append(FoundCall(begin, end if comma else ended.end(), called))
         if comma is None:
             return found
-        begin = place = comma.end()
+        begin, place = end, comma.end()
 
 
 def _unread(text: str, begin: int, place: int, problem: str) -> FoundCall:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from erl_pipeline.environments.messages import Message
+from erl_pipeline.environments.messages import Message, unmarked_thoughts
 from erl_pipeline.episodes.gateway.api import (
     Api,
     ChatCompletion,
@@ -200,7 +200,7 @@ _DONE = b"data: [DONE]\n\n"
 
 
 def _said(choice: Choice) -> dict[str, Any]:
-    thoughts = choice.answer.turn.thoughts
+    thoughts = unmarked_thoughts(choice.answer.turn.thoughts)
     # Where servers of models that think have them, and clients look for them; OpenAI's API has none.
     reasoning = {"reasoning_content": thoughts} if thoughts else {}
     return {"role": "assistant", "content": choice.text, **reasoning}

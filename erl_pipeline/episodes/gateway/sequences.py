@@ -58,7 +58,7 @@ class SampledSequence:
 @dataclass(eq=False)
 class RecordedTurn:
     """An answer of the policy: where it is, and all tokens up to its end. Its own begin at `start` of the
-    sequence's response."""
+    sequence's response; `repeat` is that of its call."""
 
     sequence: SampledSequence
     start: int
@@ -66,6 +66,7 @@ class RecordedTurn:
     end_token: int | None
     """The end token that was sampled; None where the turn was cut off before it."""
     messages: tuple[Message, ...]
+    repeat: int
     followed: bool = False
     """Whether a call goes on from it in the same sequence; another one branches off."""
 
@@ -200,8 +201,10 @@ class AttemptSequences:
         stopped_by = None
         if any(each in text for each in stop):
             generation, text, stopped_by = self._cut(generation, stop, has_tools)
-        if one_call and any(map(_is_well_formed, self._calls(text, tools)[:-1])):
-            generation, text, stopped_by = self._cut_behind_call(generation, tools)
+        thinks = self._chat.thinks_after(call.prompt_token_ids)
+        one_call = has_tools and (one_call or not self._chat.shows_several_calls)
+        if one_call and any(map(_is_well_formed, self._calls(text, tools, thinks)[:-1])):
+            generation, text, stopped_by = self._cut_behind_call(generation, tools, thinks)
         text = text.strip() if stopped_by is None else text.lstrip()
         sequence = self._sequence_of(call, seed)
         start = len(sequence.response_token_ids)
@@ -210,11 +213,11 @@ class AttemptSequences:
         sequence.behaviour_logprobs.extend(generation.logprobs)
         sequence.truncated = sequence.truncated or generation.finish_reason == "length"
         offered, keys = call.history
-        turn = self._turn(text, tools)
+        turn = self._turn(text, tools, thinks)
         # An earlier checkpoint or server may have answered in this history, and counted from 0 as well.
         known = _ids_of_calls(call.messages)
         while any(each.call_id in known for each in turn.tool_calls):
-            turn = self._turn(text, tools)
+            turn = self._turn(text, tools, thinks)
         sequence.messages = [*call.messages, turn_message(turn)]
         last = generation.token_ids[-1] if generation.token_ids else None
         recorded = call.answered = RecordedTurn(
@@ -223,27 +226,25 @@ class AttemptSequences:
             call.prompt_token_ids + generation.token_ids,
             last if last in self._end_token_ids else None,
             tuple(sequence.messages),
+            call.repeat,
         )
-        # Of two equal answers to equal histories the first is continued: the agent cannot tell them apart.
         ended = (*keys, _key(answer_message(turn)))
-        self._turns.setdefault((offered, ended), recorded)
+        _keep(self._turns, (offered, ended), recorded)
         if (sent := tuple(map(_from_javascript, ended))) != ended:
-            self._from_javascript.setdefault((offered, sent), recorded)
+            _keep(self._from_javascript, (offered, sent), recorded)
         cut_off = generation.finish_reason == "length"
         return Answer(turn, len(generation.token_ids), cut_off, stopped_by)
 
-    def _turn(self, text: str, tools: Sequence[ToolSchema]) -> AssistantTurn:
+    def _turn(self, text: str, tools: Sequence[ToolSchema], thinks: bool) -> AssistantTurn:
         """An answer as the next turn; the ids of its tool calls derive from its number."""
-        form, thinks = self._chat.call_form if tools else None, self._chat.opens_thoughts
+        form = self._chat.call_form if tools else None
         turn = read_turn(text, self._answered, self._chat.texts, form, tools, thinks=thinks)
         self._answered += 1
         return turn
 
-    def _calls(self, text: str, tools: Sequence[ToolSchema]) -> Sequence[FoundCall]:
-        """The tool calls in a text, where tools are offered."""
-        if not tools:
-            return ()
-        start = answer_start(text, thinks=self._chat.opens_thoughts)
+    def _calls(self, text: str, tools: Sequence[ToolSchema], thinks: bool) -> Sequence[FoundCall]:
+        """The tool calls in a text."""
+        start = answer_start(text, thinks=thinks)
         return self._chat.call_form.find(text, start, tools, StorableTexts())
 
     def _cut(
@@ -257,15 +258,15 @@ class AttemptSequences:
         return kept, text[:place], found
 
     def _cut_behind_call(
-        self, generation: Generation, tools: Sequence[ToolSchema]
+        self, generation: Generation, tools: Sequence[ToolSchema], thinks: bool
     ) -> tuple[Generation, str, None]:
         """The same for the end of the first well-formed tool call, which is said too."""
 
         def has_call(text: str) -> bool:
-            return any(map(_is_well_formed, self._calls(text, tools)))
+            return any(map(_is_well_formed, self._calls(text, tools, thinks)))
 
         kept, text = self._until(generation, has_call, has_tools=True)
-        return kept, text[: next(filter(_is_well_formed, self._calls(text, tools))).end], None
+        return kept, text[: next(filter(_is_well_formed, self._calls(text, tools, thinks))).end], None
 
     def _until(
         self, generation: Generation, is_said: Callable[[str], bool], has_tools: bool
@@ -318,6 +319,14 @@ def history_of(messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Hist
     """What tells one beginning of a conversation from another. Tools are rendered from it, so that their keys
     keep the order in which they were sent."""
     return json.dumps(list(tools)) if tools else "[]", tuple(map(_key, messages))
+
+
+def _keep(turns: dict[History, RecordedTurn], history: History, turn: RecordedTurn) -> None:
+    """Of equal answers to equal histories, which may have other thoughts, the one that was asked for first is
+    continued, whichever came first."""
+    known = turns.get(history)
+    if known is None or (turn.repeat < known.repeat and not known.followed):
+        turns[history] = turn
 
 
 def _is_well_formed(found: FoundCall) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from erl_pipeline.config.rollouts import LEAST_TEMPERATURE
+from erl_pipeline.environments.messages import THOUGHTS
 from storage.serving.traffic import ServedTurn
 from storage.tables.trajectories import are_logprobs
 
@@ -76,7 +77,7 @@ def _with_thoughts(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     if not thoughts:
         return answer
     said = {key: value for key, value in answer.items() if key != "reasoning_content"}
-    return {**said, "content": thoughts + answer["content"]}
+    return {**said, "content": "\n".join((THOUGHTS[0], thoughts, THOUGHTS[1], answer["content"]))}
 
 
 def turn_sequences(turns: Sequence[ServedTurn]) -> list[TurnSequence]:

@@ -33,17 +33,18 @@ class Conversation:
         return [*self.prompt, *self.completion]
 
 
-def as_conversation(messages: Sequence[Message]) -> Conversation:
+def as_conversation(messages: Sequence[Message], tools: str = "[]") -> Conversation:
     """Messages with an assistant's among them, of which all that the assistant says is taught."""
     begin = next(place for place, each in enumerate(messages) if each["role"] == "assistant")
-    return Conversation(messages[:begin], messages[begin:])
+    return Conversation(messages[:begin], messages[begin:], tools)
 
 
 def read_conversations(path: Path, texts: StorableTexts) -> list[Conversation]:
     """The conversations of a `.jsonl` or `.parquet` file; `texts` counts those in which something is
     replaced.
 
-    A row has `messages`; or, as the rows of a distillation dataset, `prompt`, `completion` and `tools`.
+    A row has `messages`, or, as the rows of a distillation dataset, `prompt` and `completion`. It may have
+    `tools`, as JSON text.
 
     Raises InputError for a file that cannot be read or has no rows, and for the first row that has no turn
     of the assistant after another message.
@@ -62,20 +63,20 @@ def read_conversations(path: Path, texts: StorableTexts) -> list[Conversation]:
 
 
 def _conversation(row: Mapping[str, Any], where: str) -> Conversation:
+    tools = row.get("tools") or "[]"
+    if not isinstance(tools, str) or not isinstance(read_json(tools), list):
+        raise InputError(f"{where}: tools: allowed is a list as JSON text")
     if row.get("completion") is None or row.get("messages") is not None:
         messages = _messages(row.get("messages"), where)
         if "assistant" not in [each["role"] for each in messages[1:]] or messages[0]["role"] == "assistant":
             raise InputError(f"{where}: messages: a user's message and an assistant's after it are needed")
-        return as_conversation(messages)
+        return as_conversation(messages, tools)
     prompt = _messages(row.get("prompt"), where, "prompt")
     completion = _messages(row["completion"], where, "completion")
     if prompt[0]["role"] == "assistant" or completion[0]["role"] != "assistant":
         raise InputError(
             f"{where}: a prompt begins with another's message, and a completion with the assistant's"
         )
-    tools = row.get("tools") or "[]"
-    if not isinstance(tools, str) or not isinstance(read_json(tools), list):
-        raise InputError(f"{where}: tools: allowed is a list as JSON text")
     return Conversation(prompt, completion, tools)
 
 
@@ -152,7 +153,7 @@ def conversation_sequences(
                 "in a form that this project reads"
             )
         messages = each.messages
-        if each.tools != "[]" and chat.call_form is not HERMES:
+        if chat.call_form is not HERMES:
             messages = with_structured_calls(messages)
         asked, taught = messages[: len(each.prompt)], messages[len(each.prompt) :]
         try:

@@ -291,17 +291,16 @@ def examine(
     with (call.folder / EXAMINATION).open("w", encoding="utf-8") as file:
         for first in range(0, len(questions), _AT_ONCE):
             asked = questions[first : first + _AT_ONCE]
+            prompts = [chat.prompt(question.prompt) for question in asked]
             answers = engine.generate(
                 [
-                    GenerationRequest(
-                        chat.prompt(question.prompt), most_tokens, 0.0, 0, conversation=f"{first + number}"
-                    )
-                    for number, question in enumerate(asked)
+                    GenerationRequest(prompt, most_tokens, 0.0, 0, conversation=f"{first + number}")
+                    for number, prompt in enumerate(prompts)
                 ]
             )
-            for question, answer in zip(asked, answers, strict=True):
+            for question, prompt, answer in zip(asked, prompts, answers, strict=True):
                 text = chat.text(answer.token_ids)
-                found = question.scores(text[answer_start(text, thinks=chat.opens_thoughts) :])
+                found = question.scores(text[answer_start(text, thinks=chat.thinks_after(prompt)) :])
                 line = {"messages": list(question.prompt), "answer": text, "scores": dict(found)}
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
                 for name, score in found.items():

@@ -130,7 +130,8 @@ def test_a_call_in_thoughts_is_none() -> None:
 def test_a_turn_is_its_thoughts_and_its_answer(said: str, thinks: bool, thoughts: str, answer: str) -> None:
     turn = read_turn(said, 0, StorableTexts(), None, thinks=thinks)
     assert (turn.thoughts, turn.text) == (thoughts, answer)
-    assert turn_message(turn) == {"role": "assistant", "content": said}
+    assert turn_message(turn)["content"].removeprefix("<think>") == said.removeprefix("<think>")
+    assert without_thoughts(turn_message(turn))["content"] == answer
 
 
 def test_a_message_is_shown_to_others_without_thoughts() -> None:

@@ -54,12 +54,13 @@ def _by_keys(name: str, arguments: Mapping[str, Any]) -> str:
 @dataclass(frozen=True)
 class Family:
     """A chat template, its form, how a policy writes a call of a tool with texts as arguments, and what is
-    between two calls."""
+    between two calls; `most` calls can be shown in a turn."""
 
     template: str
     form: CallForm
     call: Callable[[str, Mapping[str, Any]], str]
     between: str = ""
+    most: int = 2
 
 
 FAMILIES = {
@@ -81,6 +82,7 @@ FAMILIES = {
         LLAMA,
         lambda name, arguments: json.dumps({"name": name, "parameters": arguments}),
         "; ",
+        most=1,
     ),
     "mistral, in a list": Family(
         _template(

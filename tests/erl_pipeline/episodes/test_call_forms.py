@@ -159,20 +159,36 @@ def test_calls_are_read_where_their_markers_are_special_tokens_and_another_token
 def test_a_conversation_goes_on_from_the_tokens_of_its_calls(family: Family) -> None:
     tokenizer = tokenizer_of(family)
     sequences = AttemptSequences(ChatTokenizer(tokenizer), end_ids(tokenizer))
-    written = family.between.join(family.call("search", {"for": what}) for what in ("lakes", "ice"))
+    asked = ("lakes", "ice")[: family.most]
+    written = family.between.join(family.call("search", {"for": what}) for what in asked)
     call = sequences.place(ASKED, ASKED, [SEARCH])
     turn = sequences.answer(call, said(tokenizer, written + END), seed=0).turn
     ids = [each.call_id for each in turn.tool_calls]
-    sent: Message = {
-        **assistant_message(""),
-        "tool_calls": [*called(ids[0])["tool_calls"], *called(ids[1], "ice")["tool_calls"]],
-    }
-    history = [*ASKED, sent, result(ids[0]), result(ids[1])]
+    calls = [
+        each for call_id, what in zip(ids, asked, strict=True) for each in called(call_id, what)["tool_calls"]
+    ]
+    sent: Message = {**assistant_message(""), "tool_calls": calls}
+    history = [*ASKED, sent, *map(result, ids)]
     again = sequences.place(history, history, [SEARCH])
     sequences.answer(again, said(tokenizer, f"7{END}"), seed=0)
     (only,) = sequences.sequences
     assert shown(tokenizer, only.response_token_ids).startswith(f"{written}{END}\n<|im_start|>tool\n")
     assert sum(only.response_mask) == len(written) + 1 + 2
+
+
+def test_an_answer_has_no_more_calls_than_the_template_shows() -> None:
+    """Otherwise another server, which knows the history by its texts alone, could not render it."""
+    family = FAMILIES["llama"]
+    tokenizer = tokenizer_of(family)
+    sequences = AttemptSequences(ChatTokenizer(tokenizer), end_ids(tokenizer))
+    first, second = (family.call("search", {"for": what}) for what in ("lakes", "ice"))
+    call = sequences.place(ASKED, ASKED, [SEARCH])
+    turn = sequences.answer(call, said(tokenizer, f"{first}; {second}{END}"), seed=0).turn
+    assert [dict(each.arguments) for each in turn.tool_calls] == [{"for": "lakes"}]
+    call_id = turn.tool_calls[0].call_id
+    history = [*ASKED, {**assistant_message(""), **called(call_id)}, result(call_id)]
+    elsewhere = AttemptSequences(ChatTokenizer(tokenizer), end_ids(tokenizer))
+    assert elsewhere.place(history, history, [SEARCH]).known is None
 
 
 @each_family

@@ -468,7 +468,8 @@ def test_whether_thoughts_are_opened_is_what_stands_before_the_policy_speaks(
 ) -> None:
     tokenizer = chatml_tokenizer()
     tokenizer.chat_template = template
-    assert ChatTokenizer(tokenizer).opens_thoughts == opens
+    chat = ChatTokenizer(tokenizer)
+    assert chat.thinks_after(chat.prompt([user_message("<think>")])) == opens
 
 
 def test_a_turn_that_ends_within_thoughts_that_the_template_opens_has_no_answer() -> None:
@@ -481,12 +482,24 @@ def test_a_turn_that_ends_within_thoughts_that_the_template_opens_has_no_answer(
     assert (cut_off.text, whole.text) == ("", "It is 4.")
     assert [each["content"] for each in dialogue.messages] == [
         "2+2?",
-        "2+2 is 4, so",
+        "<think>2+2 is 4, so",  # Else a reader of messages would take it for an answer.
         "and?",
         "4\n</think>\n\nIt is 4.",
     ]
     # All that was sampled is trained, thoughts too: 12 characters, then 20 and the end.
     assert sum(dialogue.response_mask) == 12 + 20 + 1
+
+
+def test_a_template_may_open_thoughts_by_what_a_message_says() -> None:
+    """As Nemotron-Nano-v2's does: `/no_think` ends them before the policy speaks."""
+    tokenizer = chatml_tokenizer()
+    opening = "<think>\n{% if '/no_think' in messages[-1].content %}</think>\n{% endif %}"
+    tokenizer.chat_template = CHATML.replace("assistant\n{% endif %}", f"assistant\n{opening}{{% endif %}}")
+    dialogue = Dialogue(ChatTokenizer(tokenizer), [user_message("2+2? /no_think")], end_ids(tokenizer))
+    first = dialogue.add_turn(said(tokenizer, "4<|im_end|>"))
+    dialogue.add_messages([user_message("and?")])
+    second = dialogue.add_turn(said(tokenizer, "4</think>5<|im_end|>"))
+    assert [(turn.thoughts, turn.text) for turn in (first, second)] == [("", "4"), ("4</think>", "5")]
 
 
 @pytest.mark.parametrize("tools", [(), (SEARCH,)])

@@ -103,7 +103,7 @@ def test_thoughts_that_do_not_end_are_no_answer(template: str, begins: str) -> N
     cut_off = f"{begins}Right is [a], so [a]"
     (first, reflection), _ = play(template, [*[cut_off] * 6, f"{begins}I do not know"])
     assert (first.reward, first.truncated, first.finish_reason) == (0.0, True, "done")
-    assert json.loads(first.messages)[-1]["content"] == cut_off
+    assert json.loads(first.messages)[-1]["content"] == f"<think>{cut_off.removeprefix('<think>')}"
     assert (reflection.text, reflection.finish_reason) == (None, "ill_formed")
 
 

@@ -139,7 +139,7 @@ def test_of_an_answer_with_one_call_only_what_is_kept_is_logged(tmp_path: Path) 
 
 def test_thoughts_are_told_apart_and_are_not_needed_to_go_on(tmp_path: Path) -> None:
     """The log has them among the sampled tokens, and beside the answer."""
-    thoughts, whole = "<think>\nWhat?\n</think>\n\n", "<think>\nWhat?\n</think>\n\nyes<|im_end|>"
+    whole = "<think>\nWhat?\n</think>\n\nyes<|im_end|>"
 
     async def says(checkpoint: str, request: GenerationRequest) -> Generation:
         return said(TOKENIZER, whole)
@@ -149,7 +149,7 @@ def test_thoughts_are_told_apart_and_are_not_needed_to_go_on(tmp_path: Path) -> 
         assert (await served.chat("hi", "yes", "more"))[0] == "yes"
         first, second = await turns(served)
         assert TOKENIZER.convert_ids_to_tokens(first.sampled_token_ids) == [*whole[:-10], "<|im_end|>"]
-        assert first.answer == {"role": "assistant", "content": "yes", "reasoning_content": thoughts}
+        assert first.answer == {"role": "assistant", "content": "yes", "reasoning_content": "What?"}
         assert (second.episode_id, second.after) == (first.episode_id, first.turn_id)
 
     Scripted(tmp_path, says=says).use(use)

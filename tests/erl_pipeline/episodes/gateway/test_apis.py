@@ -192,8 +192,8 @@ def tells_its_thoughts(task: AgentTask) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ("<think>\nIce.\n</think>\n\n7", ("7", "<think>\nIce.\n</think>\n\n")),
-        ("<think>\nIce has no end", ("", "<think>\nIce has no end")),
+        ("<think>\nIce.\n</think>\n\n7", ("7", "Ice.")),
+        ("<think>\nIce has no end", ("", "Ice has no end")),
     ],
 )
 def test_thoughts_stand_beside_the_answer_of_a_chat_completion(said: str, told: tuple[str, str]) -> None:

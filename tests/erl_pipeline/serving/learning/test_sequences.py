@@ -43,9 +43,9 @@ def test_turns_follow_each_other_though_the_clock_was_set_back() -> None:
 
 
 def test_rows_have_the_thoughts_of_an_answer_before_it() -> None:
-    said = {"role": "assistant", "content": "7", "reasoning_content": "<think>3 + 4</think>"}
+    said = {"role": "assistant", "content": "7", "reasoning_content": "3 + 4"}
     (sequence,) = turn_sequences([turn("a", answer=said)])
-    assert sequence.messages[-1] == {"role": "assistant", "content": "<think>3 + 4</think>7"}
+    assert sequence.messages[-1] == {"role": "assistant", "content": "<think>\n3 + 4\n</think>\n7"}
 
 
 def test_another_checkpoint_begins_a_sequence() -> None:
