@@ -10,7 +10,7 @@ import typer
 
 from command_line.options import DEFAULT_STORE, SELECTOR, ExistingStore, Json, RunName, ServingConfig
 from command_line.output import command, print_json, print_line, print_table
-from storage.errors import InputError
+from storage.errors import InputError, StoreError
 
 Alias = Annotated[str, typer.Option(metavar="NAME", help="The alias that is changed.")]
 Checkpoint = Annotated[str | None, typer.Option(metavar=SELECTOR, help="What the alias is to mean.")]
@@ -65,18 +65,23 @@ def promote(
         change = promotion.promote(
             store, run, alias, found, gate, getpass.getuser(), why=why, without_gate=without_gate
         )
-    learned = learned_from_forgotten(store, run, change.checkpoint_id)
+    learned: list[str] | None = None
+    unread = ""
+    try:
+        learned = list(learned_from_forgotten(store, change.checkpoint_id))
+    except StoreError as error:  # The change is made, so the command has not failed.
+        unread = f"Whether it learned from a user who was forgotten since cannot be found out: {error}"
     if json:
-        print_json({**change.model_dump(mode="json"), "learned_from_forgotten": list(learned)})
+        print_json({**change.model_dump(mode="json"), "learned_from_forgotten": learned})
         return
     print_line(f"{alias} of run {run} is now checkpoint {change.checkpoint_id[:12]} (run {change.run}).")
     if change.previous is not None:
         back = command(["promote", run, "--alias", alias, "--to", "previous"], store)
         print_line(f"Before it was {change.previous[:12]}. Back to that: {back}")
-    for told in learned:
-        print_line(
-            f"This checkpoint learned from a user who was forgotten since, and cannot unlearn: {told}."
-        )
+    if unread:
+        print_line(unread)
+    for told in learned or ():
+        print_line(f"Conversations of a user who was forgotten since cannot be unlearned: {told}.")
 
 
 def _show_aliases(run: str, store: str, json: bool) -> None:

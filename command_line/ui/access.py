@@ -159,7 +159,7 @@ REQUEST_SECONDS = 10.0
 """Most seconds from the first byte of a request, or from the connection, to the request's end: the page takes
 no body, so one has no time of its own."""
 ANSWER_SECONDS = 60.0
-"""Most seconds in which a client has to take what was written for it."""
+"""Most seconds in which a client takes nothing of what was written for it."""
 MOST_CONNECTIONS = 256
 """With more, the connection on which nothing has been asked, or taken, for longest is closed."""
 
@@ -180,11 +180,11 @@ class LimitedProtocol(H11Protocol):
         if len(self.connections) > MOST_CONNECTIONS:
             # Also one that is kept after an answer: else clients that ask now and then would fill all places.
             silent = [
-                (since, each.transport)
+                (since, each)
                 for each in self.connections
                 if isinstance(each, LimitedProtocol) and (since := each._silent_since()) is not None
             ]
-            min(silent, key=itemgetter(0))[1].abort()
+            min(silent, key=itemgetter(0))[1]._end_for_another()
 
     def data_received(self, data: bytes) -> None:
         self._await_request()
@@ -208,7 +208,7 @@ class LimitedProtocol(H11Protocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._untaken is None:
-            self._untaken = self.loop.call_later(ANSWER_SECONDS, self.transport.abort)
+            self._await_taking()
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -240,6 +240,20 @@ class LimitedProtocol(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def _await_taking(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        self._untaken = self.loop.call_later(ANSWER_SECONDS, self._look_what_was_taken, left)
+
+    def _look_what_was_taken(self, left: int) -> None:
+        if self.transport.get_write_buffer_size() < left:
+            self._await_taking()
+        else:
+            self.transport.abort()
+
+    def _end_for_another(self) -> None:
+        self._stop_writing()  # Else it would be chosen again until the loop tells that it has ended.
+        self.transport.abort()
 
     def _stop_writing(self) -> None:
         if self._untaken is not None:

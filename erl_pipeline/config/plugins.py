@@ -182,7 +182,7 @@ def top_package(module: str) -> str:
     """The outermost package of a module that has sources; the module itself where there is none."""
     parts = module.split(".")
     names = [".".join(parts[: depth + 1]) for depth in range(len(parts))]
-    with suppress(ModuleNotFoundError):  # One above it is missing.
+    with suppress(ModuleNotFoundError, ValueError):  # One above it is missing, or it is `__main__`.
         for name in names:
             spec = importlib.util.find_spec(name)
             if spec is not None and spec.origin is not None:

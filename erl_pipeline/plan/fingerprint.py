@@ -10,6 +10,7 @@ import ast
 import hashlib
 import importlib.util
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -79,9 +80,19 @@ def files_fingerprint(files: Iterable[tuple[str, Path]]) -> str:
             # Files that this Python cannot parse, such as code templates, count as data; so does what is
             # nested too deeply, such as a sum of a thousand terms.
             with suppress(SyntaxError, ValueError, RecursionError):
-                content = normalised_source(content)
+                content = _normalised_anywhere(content)
         digest.update(f"{name}\0{hashlib.sha256(content).hexdigest()}\n".encode())
     return digest.hexdigest()[:ID_LENGTH]
+
+
+def _normalised_anywhere(source: bytes) -> bytes:
+    """As `normalised_source`, wherever it is called from: how deep code may be nested depends on how deep the
+    caller is, and a thread begins at the top."""
+    try:
+        return normalised_source(source)
+    except RecursionError:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(normalised_source, source).result()
 
 
 def normalised_source(source: str | bytes) -> bytes:
@@ -129,17 +140,24 @@ def _modules_in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("[!.]*.py") if path.is_file())
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    for path in folder.iterdir():
+def _files(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """`above`: the folders that led here, without links."""
+    here = (*above, folder.resolve())
+    found: list[Path] = []
+    with suppress(PermissionError):  # Such as data that a container has written; code there cannot run.
+        found += folder.iterdir()
+    for path in found:
         if path.name.startswith(".") or path.name == "__pycache__":
             continue
         if path.is_dir():
-            if not path.is_symlink() or _is_package_elsewhere(path):
-                yield from _files(path)
+            if not path.is_symlink() or _is_package_elsewhere(path, here):
+                yield from _files(path, here)
         elif path.is_file() and path.suffix not in (".pyc", ".pyo"):
             yield path
 
 
-def _is_package_elsewhere(link: Path) -> bool:
-    """Whether it leads to code. Another folder may hold any amount of data, and one above is counted."""
-    return (link / "__init__.py").is_file() and not link.parent.resolve().is_relative_to(link.resolve())
+def _is_package_elsewhere(link: Path, here: tuple[Path, ...]) -> bool:
+    """Whether it leads to code. Another folder may hold any amount of data, and one that led here is
+    counted."""
+    target = link.resolve()
+    return (link / "__init__.py").is_file() and not any(each.is_relative_to(target) for each in here)

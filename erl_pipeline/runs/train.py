@@ -78,8 +78,10 @@ def require_ready_here(config: RunConfig) -> None:
 
 def require_embedding_models(config: RunConfig) -> None:
     """Raise `ConfigError` if an embedding model that the configuration names cannot be loaded: it is asked
-    for only after the first rollouts. The default one is installed with the package."""
-    named = set(_values("embedding_model", config.model_dump(mode="json", exclude_defaults=True)))
+    for only after the first rollouts. The default one is installed with the package, and the environment's is
+    loaded first of all, if it is."""
+    settings = config.model_dump(mode="json", exclude_defaults=True, exclude={"environment"})
+    named = set(_values("embedding_model", settings))
     if named:
         # torch takes seconds to import.
         from erl_pipeline.policies.embedding import SentenceEmbedder

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -40,7 +41,9 @@ def forget_user(store_uri: str, run: str, user: NamedUser) -> UserTraces:
     """
     store, root, runs = ArtifactStore(store_uri), open_root(store_uri), RunStore(store_uri)
     before = find_user(store_uri, run, user)
-    _require_written(before)
+    for segment in before.segments:
+        if segment.being_written:
+            raise _is_busy(segment.path)
     with lock_collection(root, runs.list):
         pass  # Nothing is begun while a run is worked on.
     for name, entry_ids in before.held.items():
@@ -48,7 +51,6 @@ def forget_user(store_uri: str, run: str, user: NamedUser) -> UserTraces:
             forget_all(store, runs.open(name), entry_ids, REASON)
     with lock_collection(root, runs.list):
         now = find_user(store_uri, run, user)
-        _require_written(now)
         # A killed `collect` may have copied conversations.
         store.remove_left_behind()
         _rewrite_log(store_uri, run, user)
@@ -61,13 +63,11 @@ def forget_user(store_uri: str, run: str, user: NamedUser) -> UserTraces:
     return replace(before, learners=now.learners, branch_points=now.branch_points, aliases=now.aliases)
 
 
-def _require_written(found: UserTraces) -> None:
-    for segment in found.segments:
-        if segment.being_written:
-            raise RunBusy(
-                f"a server is writing to {segment.path}, which has records of this user. Stop that server, "
-                "then run the same command again."
-            )
+def _is_busy(segment: Path) -> RunBusy:
+    return RunBusy(
+        f"a server is writing to {segment}, which has records of this user. Stop that server, then run the "
+        "same command again."
+    )
 
 
 def _rewrite_log(store_uri: str, run: str, user: NamedUser) -> None:
@@ -81,9 +81,12 @@ def _rewrite_log(store_uri: str, run: str, user: NamedUser) -> None:
     def is_own(record: ServedTurn | Feedback) -> bool:
         return user.has(record.user, record.tenant)
 
-    for record in read_traffic(paths, ReadTraffic()):
-        if isinstance(record, ServedTurn):
-            (own if is_own(record) else shared).add((record.tenant, record.episode_id))
+    for path in paths:
+        for record in read_traffic([path], ReadTraffic()):
+            if isinstance(record, ServedTurn | Feedback) and is_own(record) and is_being_written(path):
+                raise _is_busy(path)  # It began after the user was looked for.
+            if isinstance(record, ServedTurn):
+                (own if is_own(record) else shared).add((record.tenant, record.episode_id))
 
     def keeps(record: Record) -> bool:
         if isinstance(record, ServedTurn | Feedback):
@@ -92,7 +95,7 @@ def _rewrite_log(store_uri: str, run: str, user: NamedUser) -> None:
 
     for path in paths:
         counts = ReadTraffic()
-        # What a server writes has no turns of the user: that was seen before.
+        # What a server writes had no turns of the user.
         if is_being_written(path) or (all(map(keeps, read_traffic([path], counts))) and not counts.torn):
             continue
         rewrite_segment(path, keeps)

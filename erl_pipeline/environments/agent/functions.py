@@ -41,7 +41,8 @@ class _FolderOfCall(MetaPathFinder):
         if here is None or not (here.loader or fullname in self.wanted or _holds_modules(here)):
             return None
         others = [each for each in sys.meta_path if not isinstance(each, _FolderOfCall)]
-        found = (each.find_spec(fullname, None, target) for each in others)
+        # One without the method is passed over, as by Python itself.
+        found = (each.find_spec(fullname, None, target) for each in others if hasattr(each, "find_spec"))
         elsewhere = next(filter(None, found), None)
         if elsewhere is None:
             return here

@@ -8,7 +8,7 @@ from datetime import datetime
 from erl_pipeline.serving.learning.collect import SealedBatch
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
-from storage.serving.collected import COLLECT_STAGE, traffic_run
+from storage.serving.collected import COLLECT_STAGE
 from storage.serving.user_traces import REASON
 
 
@@ -19,15 +19,14 @@ def last_forgotten_of(store_uri: str, batches: Sequence[SealedBatch], last_night
     return max((each.iteration for each in trained if _forgotten_at(store, each.trajectories_id)), default=0)
 
 
-def learned_from_forgotten(
-    store_uri: str, served: str, checkpoint_id: str, since: str | None = None
-) -> Iterator[str]:
-    """For each batch, a checkpoint that had trained on it before a user was forgotten who is in it, in words:
-    this one or one that it was trained from, back to `since`, which no longer counts; None: to the first.
+def learned_from_forgotten(store_uri: str, checkpoint_id: str, since: str | None = None) -> Iterator[str]:
+    """For each batch of served conversations, a checkpoint that had trained on it before a user was forgotten
+    who is in it, in words: this one or one that it was trained from, back to `since`, which no longer counts;
+    None: to the first.
 
     Of artifacts only records are read, and nothing is asked of runs, which may have been removed.
     """
-    store, collected = ArtifactStore(store_uri), traffic_run(served)
+    store = ArtifactStore(store_uri)
     seen: set[str] = set()
     # What several have read is said of the first: later ones may have read it without the user.
     for trained in sorted(_trained(store, checkpoint_id, since), key=lambda each: each.started_at):
@@ -37,16 +36,16 @@ def learned_from_forgotten(
             manifest = None if artifact_id in seen else store.find(artifact_id)
             seen.add(artifact_id)
             # What a run has sampled itself has many shards.
-            if manifest is None or (manifest.kind == "rollouts" and manifest.run != collected):
+            if manifest is None or (manifest.kind == "rollouts" and manifest.stage != COLLECT_STAGE):
                 continue
             if manifest.kind == "checkpoint":
                 continue
-            if manifest.stage == COLLECT_STAGE and manifest.run == collected:
+            if manifest.stage == COLLECT_STAGE:
                 forgotten = _forgotten_at(store, artifact_id)
                 if forgotten is not None and trained.started_at < forgotten:
                     yield (
                         f"{trained.artifact_id[:12]} (run {trained.run}) had trained on iteration "
-                        f"{manifest.iteration} of {collected} before a user who is in it was forgotten "
+                        f"{manifest.iteration} of {manifest.run} before a user who is in it was forgotten "
                         f"({forgotten:%Y-%m-%d})"
                     )
             waiting += manifest.inputs.values()

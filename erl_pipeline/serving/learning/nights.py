@@ -179,9 +179,9 @@ def conclude_night(
     with served.lock():
         aliases = current_aliases(store_uri, night.served)
         before, production = aliases.get(alias), aliases[PRODUCTION].checkpoint_id
-        learned = learned_from_forgotten(store_uri, night.served, verdict.checkpoint_id, since=old)
+        learned = learned_from_forgotten(store_uri, verdict.checkpoint_id, since=old)
         if verdict.passed and any(learned):
-            kept = "a user was forgotten from whose conversations it had learned before"
+            kept = "it had trained on a batch of which a user was forgotten since"
         elif verdict.passed and production not in (old, verdict.checkpoint_id):
             kept = (
                 f"{PRODUCTION} means checkpoint {production[:12]} by now, and the gate has compared with "

@@ -111,7 +111,7 @@ def _passed(
     verdict = found[-1]
     if previous == checkpoint_id:
         return verdict
-    for learned in learned_from_forgotten(store_uri, run, checkpoint_id, since=verdict.against):
+    for learned in learned_from_forgotten(store_uri, checkpoint_id, since=verdict.against):
         raise InputError(
             f"checkpoint {checkpoint_id[:12]} cannot unlearn: {learned}. The next night of `learn` leaves "
             "that batch out. To promote it all the same: --without-gate --why TEXT"

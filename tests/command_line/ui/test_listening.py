@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -133,6 +134,24 @@ def test_clients_that_take_no_answers_keep_nobody_out_and_cannot_stay(
         for _ in range(3):
             assert httpx.get(f"http://127.0.0.1:{port}/", timeout=60.0).status_code == 200
         wait_for("their end", lambda: not server.server_state.connections)
+
+
+def test_a_client_that_takes_its_answer_slowly_gets_all_of_it(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes several times as long as a client may take nothing."""
+    monkeypatch.setattr(access, "ANSWER_SECONDS", 0.5)
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        client.connect(("127.0.0.1", port))
+        client.sendall(b"GET /static/vendor/htmx/htmx.min.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        taken, began = b"", time.monotonic()
+        while len(taken) < 37_000:
+            time.sleep(0.1)
+            part = client.recv(1500)
+            assert part, f"cut off after {len(taken)} bytes"
+            taken += part
+        assert time.monotonic() - began > 1.5
 
 
 def test_an_empty_host_is_no_address() -> None:

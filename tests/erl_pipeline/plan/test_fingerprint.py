@@ -4,7 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.plan.fingerprint import files_fingerprint, normalised_source, package_fingerprint
+from erl_pipeline.plan.fingerprint import (
+    files_fingerprint,
+    normalised_source,
+    package_files,
+    package_fingerprint,
+)
 from storage.errors import ConfigError
 
 CODE = """\
@@ -128,6 +133,44 @@ def test_a_package_that_a_link_leads_to_counts(package: Path, tmp_path: Path) ->
     (package / "data").symlink_to(tmp_path / "data")
     (package / "rules" / "above").symlink_to(package)
     assert fresh_fingerprint() == seen[-1]
+
+
+def test_packages_that_link_to_each_other_count_once(package: Path) -> None:
+    for name in ("first", "second"):
+        (package / name).mkdir()
+        (package / name / "__init__.py").touch()
+    (package / "first" / "other").symlink_to(package / "second")
+    (package / "second" / "other").symlink_to(package / "first")
+    names = [name for name, _ in package_files(package) if "other" in name]
+    assert names == ["first/other/__init__.py", "second/other/__init__.py"]
+
+
+def test_a_folder_that_may_not_be_read_is_no_code(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = files_fingerprint(package_files(package))
+    (package / "data").mkdir()
+    listed = Path.iterdir
+
+    def refuse(folder: Path) -> Iterator[Path]:
+        if folder.name == "data":
+            raise PermissionError
+        return listed(folder)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert files_fingerprint(package_files(package)) == before
+
+
+def test_it_does_not_depend_on_how_deep_the_caller_is(tmp_path: Path) -> None:
+    """Code that is nested nearly too deeply can be read at the top of a stack alone."""
+    deep = tmp_path / "deep.py"
+
+    def fingerprint(depth: int) -> str:
+        return files_fingerprint([("deep.py", deep)]) if depth == 0 else fingerprint(depth - 1)
+
+    found = []
+    for terms in range(300, 1000, 25):
+        deep.write_text(" + ".join(["x"] * terms))
+        found.append((fingerprint(0), fingerprint(100)))
+    assert all(shallow == deeper for shallow, deeper in found)
 
 
 def test_what_tools_leave_beside_the_code_does_not_count(package: Path) -> None:

@@ -16,7 +16,6 @@ from storage.artifacts.layout import StagingFolder
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError, RunBusy
-from storage.memory.forgetting import forget_all
 from storage.memory.view import ReflectionMemory
 from storage.runs.run import RunStore
 from storage.serving import forgetting
@@ -265,15 +264,16 @@ def test_a_segment_that_a_server_writes_is_left_alone(served: Served) -> None:
 def test_a_server_that_starts_meanwhile_keeps_the_user_from_being_told_forgotten(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It logs a turn of the user while notes are forgotten, which is before the log is rewritten."""
+    """It logs a turn of the user after it was looked for the user's records."""
     log = TrafficLog(served.store.uri, RUN)
 
-    def forgets(*given: Any) -> None:
-        forget_all(*given)
+    def finds(*given: Any) -> UserTraces:
+        found = find_user(*given)
         log.append([turn("alice", served.digests["alice"], 9)])
         log.sync()
+        return replace(found, segments=tuple(replace(each, being_written=False) for each in found.segments))
 
-    monkeypatch.setattr(forgetting, "forget_all", forgets)
+    monkeypatch.setattr(forgetting, "find_user", finds)
     with pytest.raises(RunBusy, match="a server is writing to"):
         delete(served)
     log.close()

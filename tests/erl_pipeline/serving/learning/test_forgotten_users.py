@@ -82,7 +82,7 @@ def test_no_later_night_learns_from_the_user_and_no_alias_means_what_did(served:
 
     result = judged(served, night, promotes=True)
     assert (result.verdict.passed, result.change) == (True, None)
-    assert result.kept == "a user was forgotten from whose conversations it had learned before"
+    assert result.kept == "it had trained on a batch of which a user was forgotten since"
 
     log(served, *conversations(served, 16, policy, first=200))
     later = night_of(due(served, max_age=4))
@@ -109,7 +109,7 @@ def test_what_was_trained_before_the_night_was_killed_counts_too(served: Path) -
     later = Recipe("fine_tune", 1, {}, {"checkpoint": update}, 0, kind="checkpoint")
     with store.create(later, run=night.name, iteration=1) as staging:
         staging.commit()
-    assert any(learned_from_forgotten(str(served), RUN, later.artifact_id, since=policy))
+    assert any(learned_from_forgotten(str(served), later.artifact_id, since=policy))
 
 
 def test_a_sealed_batch_is_trained_without_the_user(served: Path) -> None:
@@ -176,6 +176,6 @@ def test_a_rollback_goes_to_what_learned_from_the_user_and_can_be_told_so(served
     assert promote(str(served), RUN, "production", inherited, settings().gate, "me").previous == learned
     assert roll_back(str(served), RUN, "production", "me").checkpoint_id == learned
     made = (first, learned, inherited)
-    told = [list(learned_from_forgotten(str(served), RUN, each)) for each in made]
+    told = [list(learned_from_forgotten(str(served), each)) for each in made]
     assert [[line.split()[0] for line in lines] for lines in told] == [[], [learned[:12]], [learned[:12]]]
-    assert not any(learned_from_forgotten(str(served), RUN, inherited, since=learned))
+    assert not any(learned_from_forgotten(str(served), inherited, since=learned))
