@@ -10,6 +10,7 @@ from erl_pipeline.environments.messages import (
     read_turn,
     turn_message,
     user_message,
+    with_structured_calls,
     without_thoughts,
     words_of,
 )
@@ -140,3 +141,14 @@ def test_a_message_is_shown_to_others_without_thoughts() -> None:
     assert without_thoughts(user_message("</think>x")) == user_message("</think>x")
     imported: Any = {"role": "assistant", "content": None}
     assert without_thoughts(imported) == imported
+
+
+def test_results_in_a_file_get_the_ids_of_their_calls_also_behind_one_that_cannot_be_read() -> None:
+    good = '<tool_call>{"name": "look"}</tool_call>'
+    results: list[Message] = [{"role": "tool", "content": each} for each in ("what?", "7")]
+    said, first, second = with_structured_calls(
+        [assistant_message(f"<tool_call>{{</tool_call>{good}"), *results]
+    )
+    assert [each["id"] for each in said["tool_calls"]] == ["call00001"]
+    assert "tool_call_id" not in first
+    assert (second["tool_call_id"], second["name"]) == ("call00001", "look")

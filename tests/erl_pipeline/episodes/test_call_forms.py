@@ -186,7 +186,8 @@ def test_an_answer_has_no_more_calls_than_the_template_shows() -> None:
     turn = sequences.answer(call, said(tokenizer, f"{first}; {second}{END}"), seed=0).turn
     assert [dict(each.arguments) for each in turn.tool_calls] == [{"for": "lakes"}]
     call_id = turn.tool_calls[0].call_id
-    history = [*ASKED, {**assistant_message(""), **called(call_id)}, result(call_id)]
+    sent: Message = {**assistant_message(""), "tool_calls": called(call_id)["tool_calls"]}
+    history = [*ASKED, sent, result(call_id)]
     elsewhere = AttemptSequences(ChatTokenizer(tokenizer), end_ids(tokenizer))
     assert elsewhere.place(history, history, [SEARCH]).known is None
 

@@ -12,7 +12,13 @@ from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 
 from erl_pipeline.engines.interface import Generation
-from erl_pipeline.environments.messages import Message, ToolSchema, tool_message, user_message
+from erl_pipeline.environments.messages import (
+    Message,
+    ToolSchema,
+    assistant_message,
+    tool_message,
+    user_message,
+)
 from erl_pipeline.episodes.dialogue import ChatTokenizer, Dialogue
 from erl_pipeline.policies.chat_templates import with_arguments
 from erl_pipeline.policies.tiny.model import build_tokenizer
@@ -488,6 +494,24 @@ def test_a_turn_that_ends_within_thoughts_that_the_template_opens_has_no_answer(
     ]
     # All that was sampled is trained, thoughts too: 12 characters, then 20 and the end.
     assert sum(dialogue.response_mask) == 12 + 20 + 1
+
+
+def test_the_end_of_a_given_turn_is_what_the_template_writes_before_what_follows() -> None:
+    """As GLM's, whose turns end with the beginning of the next: of a tool's result another than of a user."""
+    tokenizer = chatml_tokenizer()
+    marks = ["<|user|>", "<|tool|>", "<|assistant|>"]
+    tokenizer.add_tokens([AddedToken(mark, special=True) for mark in marks])
+    tokenizer.chat_template = (
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    ends = frozenset(tokenizer.convert_tokens_to_ids(marks[:2]))
+    result: Message = {"role": "tool", "content": "7"}
+    turns = [assistant_message("look"), result, assistant_message("7.")]
+    ids, mask = ChatTokenizer(tokenizer).completion(turns, ends)
+    assert "".join(tokenizer.convert_ids_to_tokens(ids)) == "look<|tool|>7<|assistant|>7.<|user|>"
+    trained = [token for token, bit in zip(ids, mask, strict=True) if bit]
+    assert "".join(tokenizer.convert_ids_to_tokens(trained)) == "look<|tool|>7.<|user|>"
 
 
 def test_a_template_may_open_thoughts_by_what_a_message_says() -> None:

@@ -94,3 +94,9 @@ def test_a_checkpoint_is_saved_and_loaded_with_its_arguments(checkpoint: Path, t
     assert settings["eos_token"] == again.eos_token
     with pytest.raises(InputError, match=r"policy\.template_arguments: .* does not read of; it reads off$"):
         load_policy(checkpoint, template_arguments={"of": True})
+
+
+def test_only_whole_lines_that_set_one_text_are_taken_for_arguments() -> None:
+    first = '{%- set a = "x" %}{%- set b = "y" %}\n'
+    changed = with_arguments(first + "{{ a }}{{ b }}{{ c }}", {"c": "z"})
+    assert changed == '{%- set c = "z" %}\n' + first + "{{ a }}{{ b }}{{ c }}"

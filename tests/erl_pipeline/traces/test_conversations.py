@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from erl_pipeline.environments.messages import Message
-from erl_pipeline.traces.calls import Call, Score
+from erl_pipeline.traces.calls import Call, Said, Score, ToolUse, conversation_of
 from erl_pipeline.traces.conversations import put_together, scores_of_no_call, with_scores
 from storage.errors import InputError
 
@@ -78,3 +78,18 @@ def test_one_of_several_scores_has_to_be_named() -> None:
         with pytest.raises(InputError, match="these scores: right, tone; name one of them with --score"):
             with_scores([], scores, name)
     assert [each.score for each in with_scores([call("aA", "1")], scores, "tone")] == [0.5]
+
+
+@pytest.mark.parametrize(("first", "second"), [("france", "spain"), ("spain", "france")])
+def test_results_stand_in_the_order_of_their_calls(first: str, second: str) -> None:
+    """Messages of a training file do not say whose result they are."""
+    capitals = {"france": "Paris", "spain": "Madrid"}
+    calls = tuple(ToolUse("look", {"at": each}, each) for each in capitals)
+    results = [Said("m", "tool", capitals[each], answers_call=each) for each in (first, second)]
+    said = [
+        Said("m", "user", "Which?"),
+        Said("m", "assistant", "", calls),
+        *results,
+        Said("m", "assistant", "So."),
+    ]
+    assert [each["content"] for each in conversation_of(said)[2:]] == ["Paris", "Madrid", "So."]

@@ -102,6 +102,21 @@ def test_two_calls_at_the_same_time_branch_and_each_answer_is_trained_once() -> 
     assert read(branch)[1].endswith(f"]bye{END}")
 
 
+def test_of_equal_answers_the_one_that_was_asked_for_first_is_continued_whichever_came_first() -> None:
+    """Their thoughts differ, which an agent need not send back."""
+    opening = [user_message("go")]
+    prompts = set()
+    for order in ((0, 1), (1, 0)):
+        sequences = attempt()
+        calls = [place(sequences, opening), place(sequences, opening)]
+        for number in order:
+            answered(sequences, calls[number], f"<think>{number}</think>up{END}")
+        call = place(sequences, [*opening, assistant_message("up"), user_message("more")])
+        prompts.add("".join(TOKENIZER.convert_ids_to_tokens(call.prompt_token_ids)))
+    (prompt,) = prompts
+    assert "<think>0</think>up" in prompt
+
+
 def test_an_edited_history_begins_a_sequence_and_what_was_said_is_context_there() -> None:
     sequences = attempt()
     answered(sequences, place(sequences, [user_message("go")]), f"up{END}")
