@@ -98,7 +98,7 @@ def test_a_night_promotion_rollback_and_what_taught_the_checkpoint(store: Path) 
     assert f"(run {night['night']}) had trained on iteration 1 of {RUN}-traffic before" in refused.errors
     forward = command("promote", store, "--to", "previous")
     assert forward.status == 0
-    assert "learned from a user who was forgotten since, and cannot unlearn" in forward.output
+    assert "Conversations of a user who was forgotten since cannot be unlearned: " in forward.output
     again = command("promote", store, "--to", "previous", "--json").json
     assert (again["checkpoint_id"], again["learned_from_forgotten"]) == (first, [])
     told = command("promote", store, "--to", "previous", "--json").json["learned_from_forgotten"]
