@@ -10,6 +10,7 @@ from storage.tables.parquet import TableFormat, read_rows, schema_of
 
 COLLECT_STAGE = "collect_traffic"
 """Stage of an artifact of kind `trajectories` that holds settled traffic of a served run."""
+_TRAFFIC = "-traffic"
 SERVED = "served.parquet"
 """File of that table in the artifact, beside the trajectories."""
 
@@ -82,4 +83,9 @@ def collected_rows(rollouts: Artifact, store: ArtifactStore, table: TableFormat)
 
 def traffic_run(run: str) -> str:
     """Name of the run that holds the collected traffic of a served run, one batch an iteration."""
-    return f"{run}-traffic"
+    return run + _TRAFFIC
+
+
+def may_be_traffic_run(run: str) -> bool:
+    """Whether a run has the name of one that holds traffic."""
+    return run.endswith(_TRAFFIC)

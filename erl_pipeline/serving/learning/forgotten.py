@@ -8,7 +8,7 @@ from datetime import datetime
 from erl_pipeline.serving.learning.collect import SealedBatch
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
-from storage.serving.collected import COLLECT_STAGE
+from storage.serving.collected import COLLECT_STAGE, may_be_traffic_run
 from storage.serving.user_traces import REASON
 
 
@@ -36,7 +36,7 @@ def learned_from_forgotten(store_uri: str, checkpoint_id: str, since: str | None
             manifest = None if artifact_id in seen else store.find(artifact_id)
             seen.add(artifact_id)
             # What a run has sampled itself has many shards.
-            if manifest is None or (manifest.kind == "rollouts" and manifest.stage != COLLECT_STAGE):
+            if manifest is None or (manifest.kind == "rollouts" and not may_be_traffic_run(manifest.run)):
                 continue
             if manifest.kind == "checkpoint":
                 continue
