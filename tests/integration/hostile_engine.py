@@ -19,7 +19,7 @@ from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.environments.hotpotqa.environment import HotpotQA
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.qualification.hostile_answers import HostileAnswer
-from tests.erl_pipeline.episodes.test_dialogue import CHATML, WITH_CALLS
+from tests.erl_pipeline.episodes.test_dialogue import CHATML
 from tests.random_models import random_llama
 
 CONTEXT, NEW_TOKENS = 3072, 1024
@@ -59,7 +59,7 @@ def _tokenizer() -> PreTrainedTokenizerFast:
         tokenizer_object=backend,
         eos_token=END,
         pad_token=PAD,
-        chat_template=CHATML.replace("{{ message['content'] | trim }}", WITH_CALLS),
+        chat_template=CHATML,
     )
 
 

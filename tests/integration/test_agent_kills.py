@@ -120,11 +120,12 @@ def rows_of(files: Sequence[Path]) -> dict[str, Trajectory]:
 def agents_of(process: BaseProcess) -> set[int]:
     """The commands of agents that a run's process has under way."""
     found = set()
-    for children in Path(f"/proc/{process.pid}/task").glob("*/children"):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            for child in map(int, children.read_text().split()):
-                if "ERL_REPORT_FILE" in variables_of(child):
-                    found.add(child)
+    with suppress(FileNotFoundError):  # It has just ended.
+        for children in Path(f"/proc/{process.pid}/task").glob("*/children"):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                for child in map(int, children.read_text().split()):
+                    if "ERL_REPORT_FILE" in variables_of(child):
+                        found.add(child)
     return found
 
 
