@@ -79,8 +79,10 @@ def test_a_server_that_chooses_among_copies_itself_moves_when_one_of_them_does()
     asyncio.run(scenario())
 
 
-STANDSTILL_SECONDS = 20.0
-"""Where other programs keep the cores busy, a server that works may stand still for more than ten seconds."""
+STANDSTILL_SECONDS = 12.0
+"""Where other programs keep the cores busy, a server that works may stand still for six seconds."""
+QUEUE_SECONDS = 20.0
+"""On a very busy machine it has stood still for more than twelve."""
 
 
 def start(client: VllmClient, count: int) -> list[asyncio.Task[Generation]]:
@@ -107,8 +109,8 @@ def test_a_queue_that_is_longer_than_the_deadline_is_no_fault(gpt2_server: Manag
 
     async def scenario() -> None:
         await warm_up(gpt2_server)
-        async with through(gpt2_server, STANDSTILL_SECONDS) as client:
-            longest, taken, count = STANDSTILL_SECONDS + client._progress.seconds_between_looks, 0.0, 96
+        async with through(gpt2_server, QUEUE_SECONDS) as client:
+            longest, taken, count = QUEUE_SECONDS + client._progress.seconds_between_looks, 0.0, 96
             while taken <= longest:  # A machine may sample twice as fast as a moment before.
                 count *= 2
                 started = time.monotonic()
