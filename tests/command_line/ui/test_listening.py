@@ -147,7 +147,7 @@ def test_a_client_that_takes_its_answer_slowly_gets_all_of_it(
         client.sendall(b"GET /static/vendor/htmx/htmx.min.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         taken, began = b"", time.monotonic()
         while len(taken) < 37_000:
-            time.sleep(0.1)
+            time.sleep(0.1)  # It is slow.
             part = client.recv(1500)
             assert part, f"cut off after {len(taken)} bytes"
             taken += part

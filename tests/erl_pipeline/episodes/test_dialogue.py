@@ -5,9 +5,9 @@ from typing import Literal
 
 import pytest
 from jinja2 import TemplateError
-from tokenizers import AddedToken, Tokenizer, decoders, normalizers
-from tokenizers.models import BPE, WordLevel
-from tokenizers.pre_tokenizers import Metaspace, Split
+from tokenizers import AddedToken, Tokenizer, decoders
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 
@@ -15,14 +15,11 @@ from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.messages import (
     Message,
     ToolSchema,
-    assistant_message,
     tool_message,
     user_message,
 )
 from erl_pipeline.episodes.dialogue import ChatTokenizer, Dialogue
-from erl_pipeline.policies.chat_templates import with_arguments
 from erl_pipeline.policies.tiny.model import build_tokenizer
-from storage.errors import InputError
 
 WORDS = ["@", "#", "notes", "?", "up", "left", "a", "b", "bump", "c3"]
 SEARCH: ToolSchema = {
@@ -277,136 +274,6 @@ def test_whether_long_tools_are_shown_is_found_out_once(tokenized: list[int]) ->
     assert tokenized == [20, 0]
 
 
-@pytest.mark.parametrize(
-    ("ends", "end"),
-    [
-        (["<|im_end|>", "<eos>"], "<|im_end|>"),
-        # Sampling would not end at what the template writes.
-        (["<eos>"], "<eos>"),
-    ],
-)
-def test_a_given_turn_ends_as_the_chat_template_ends_turns_if_sampling_ends_there(
-    ends: list[str], end: str
-) -> None:
-    tokenizer = chatml_tokenizer()
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
-    tokenizer.add_special_tokens({"eos_token": "<eos>"})
-    turns: list[Message] = [
-        {"role": "assistant", "content": "up"},
-        user_message("more"),
-        {"role": "assistant", "content": "no"},
-    ]
-
-    ids, mask = ChatTokenizer(tokenizer).completion(turns, frozenset(tokenizer.convert_tokens_to_ids(ends)))
-
-    left = "" if end == "<|im_end|>" else "<|im_end|>"
-    between = f"{left}\n<|im_start|>user\nmore<|im_end|>\n<|im_start|>assistant\n"
-    assert "".join(tokenizer.convert_ids_to_tokens(ids)) == f"up{end}{between}no{end}"
-    untrained = len(tokenizer(between)["input_ids"])
-    assert mask == [1, 1, 1, *[0] * untrained, 1, 1, 1]
-
-
-@pytest.mark.parametrize("own", ["<eos>", None])
-def test_a_given_turn_ends_with_a_token_that_the_tokenizer_has(own: str | None) -> None:
-    tokenizer = chatml_tokenizer()
-    tokenizer.add_special_tokens({"eos_token": "<eos>"})
-    eos = tokenizer.convert_tokens_to_ids("<eos>")
-    tokenizer.eos_token = own
-    # The vocabulary of a model is often padded, and its configuration names an id of the padding.
-    ids, _ = ChatTokenizer(tokenizer).completion(
-        [{"role": "assistant", "content": "up"}], frozenset({eos, len(tokenizer) + 5})
-    )
-    assert ids[-1] == eos
-
-
-THINKS = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}"
-    "{% set thought, said = '', m.content %}{% if '</think>' in said %}"
-    "{% set thought = said.split('</think>')[0].split('<think>')[-1].strip('\n') %}"
-    "{% set said = said.split('</think>')[-1].lstrip('\n') %}{% endif %}"
-    "{% if loop.last or thought %}<think>\n{{ thought }}\n</think>\n\n{% endif %}{{ said }}"
-    "{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
-)
-"""A chat template that opens the thoughts itself, as Qwen3-Thinking-2507's does."""
-
-
-@pytest.mark.parametrize(
-    ("content", "taught"),
-    [
-        ("The answer is 4.", "\n</think>\n\nThe answer is 4.<|im_end|>"),
-        ("<think>\n2+2\n</think>\n\nIt is 4.", "2+2\n</think>\n\nIt is 4.<|im_end|>"),
-        ("2+2\n</think>\n\nIt is 4.", "2+2\n</think>\n\nIt is 4.<|im_end|>"),
-    ],
-)
-def test_a_given_turn_ends_the_thoughts_that_the_chat_template_opens(content: str, taught: str) -> None:
-    tokenizer = chatml_tokenizer()
-    tokenizer.chat_template = THINKS
-    chat = ChatTokenizer(tokenizer)
-    opening: list[Message] = [{"role": "user", "content": "2+2?"}]
-    turn: Message = {"role": "assistant", "content": content}
-    ids, mask = chat.completion([turn], end_ids(tokenizer))
-    assert "".join(tokenizer.convert_ids_to_tokens(ids)) == taught
-    assert mask == [1] * len(ids)
-    shown = "".join(tokenizer.convert_ids_to_tokens([*chat.prompt(opening), *ids]))
-    assert shown + "\n" == tokenizer.apply_chat_template([*opening, turn], tokenize=False)
-
-
-def test_a_template_that_opens_given_turns_otherwise_is_refused() -> None:
-    """As R1-Distill's does: it opens the thoughts, and writes given turns without any."""
-    tokenizer = chatml_tokenizer()
-    tokenizer.chat_template = CHATML.replace("assistant\n{%", "assistant\n<think>\n{%")
-    with pytest.raises(InputError, match=r"assistant's turn with '.*<think>\\n', which it does not"):
-        ChatTokenizer(tokenizer).completion([{"role": "assistant", "content": "up"}], end_ids(tokenizer))
-
-
-def spaced(where: str) -> PreTrainedTokenizerFast:
-    """A tokenizer that puts a space before each text between special tokens, or only before the first."""
-    characters = ["\u2581", "\n", *sorted(set(map(chr, range(33, 127))))]
-    backend = Tokenizer(BPE({c: i for i, c in enumerate([*characters, "\u2581h"])}, [("\u2581", "h")]))
-    if where == "each":
-        backend.normalizer = normalizers.Sequence(
-            [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
-        )
-    else:
-        backend.pre_tokenizer = Metaspace(prepend_scheme="first", split=False)
-    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>")
-
-
-@pytest.mark.parametrize("takes_white_space", [False, True])
-@pytest.mark.parametrize("where", ["each", "first"])
-@pytest.mark.parametrize(
-    "template",
-    [
-        # Zephyr's and TinyLlama's: the words that open a turn are no special token.
-        "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}</s>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|assistant|>\n{% endif %}",
-        # Mistral's: a space before what the assistant says.
-        "<s>{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"
-        "{% else %} {{ m.content }}</s>{% endif %}{% endfor %}",
-    ],
-)
-def test_given_turns_have_the_tokens_of_the_whole_conversation(
-    template: str, where: str, takes_white_space: bool
-) -> None:
-    """With tokenizers that put a space before texts, and with an end that takes what follows, as Phi-3's."""
-    tokenizer = spaced(where)
-    tokenizer.chat_template = template
-    tokenizer.add_special_tokens({"eos_token": AddedToken("</s>", special=True, rstrip=takes_white_space)})
-    opening: list[Message] = [{"role": "user", "content": "hello"}]
-    turns: list[Message] = [
-        {"role": "assistant", "content": "he"},
-        user_message("again"),
-        {"role": "assistant", "content": "ho ho"},
-    ]
-    chat = ChatTokenizer(tokenizer)
-    ids, mask = chat.completion(turns, end_ids(tokenizer))
-    whole = tokenizer.apply_chat_template([*opening, *turns], tokenize=True, return_dict=False)
-    last = len(whole) - whole[::-1].index(tokenizer.eos_token_id)
-    assert [*chat.prompt(opening), *ids] == whole[:last]
-    assert len(mask) == len(ids)
-
-
 @pytest.mark.parametrize("before", ["", " ", "\n"])
 def test_white_space_that_the_template_writes_before_the_end_gives_no_second_end(before: str) -> None:
     tokenizer = chatml_tokenizer()
@@ -419,119 +286,3 @@ def test_white_space_that_the_template_writes_before_the_end_gives_no_second_end
     between = ChatTokenizer(tokenizer).between_turns([user_message("more")], tokenizer.eos_token_id)
     written = "".join(tokenizer.convert_ids_to_tokens(between))
     assert written == f"\nuser: more{before}<|im_end|>\nassistant: "
-
-
-HYBRID = CHATML.replace(
-    WITH_CALLS,
-    "{% if loop.last and message['role'] == 'assistant' %}<think>\n\n</think>\n\n{% endif %}" + WITH_CALLS,
-).replace(
-    "assistant\n{%",
-    "assistant\n{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n"
-    "{% endif %}{%",
-)
-"""A chat template of Qwen3's form: with `enable_thinking` false it opens turns with empty thoughts, which it
-writes before the last given turn alone."""
-OFF = str(with_arguments(HYBRID, {"enable_thinking": False}))
-
-
-def test_given_turns_are_taught_as_they_are_sampled_with_thinking_switched_off() -> None:
-    tokenizer = chatml_tokenizer()
-    tokenizer.chat_template = OFF
-    chat, ends = ChatTokenizer(tokenizer), end_ids(tokenizer)
-    dialogue = Dialogue(chat, [user_message("2+2?")], ends)
-    for answer, asked in (("4.", "3+3?"), ("6.", None)):
-        dialogue.add_turn(said(tokenizer, f"{answer}<|im_end|>"))
-        if asked is not None:
-            dialogue.add_messages([user_message(asked)])
-    given: list[Message] = [
-        {"role": "assistant", "content": "4."},
-        user_message("3+3?"),
-        {"role": "assistant", "content": "6."},
-    ]
-    ids, mask = chat.completion(given, ends)
-    assert chat.prompt([user_message("2+2?")]) == dialogue.prompt_token_ids
-    assert (ids, mask) == (dialogue.response_token_ids, dialogue.response_mask)
-    assert "".join(tokenizer.convert_ids_to_tokens(dialogue.token_ids)) == (
-        "<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n4.<|im_end|>\n"
-        "<|im_start|>user\n3+3?<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n6.<|im_end|>"
-    )
-    trained = [token for token, bit in zip(ids, mask, strict=True) if bit]
-    assert "".join(tokenizer.convert_ids_to_tokens(trained)) == "4.<|im_end|>6.<|im_end|>"
-
-
-def test_tools_are_known_also_where_the_template_ends_thoughts_before_the_policy_speaks() -> None:
-    tokenizer = chatml_tokenizer()
-    for template in (HYBRID, OFF):
-        tokenizer.chat_template = template
-        assert ChatTokenizer(tokenizer).knows_tools
-
-
-@pytest.mark.parametrize(
-    ("template", "opens"), [(CHATML, False), (HYBRID, False), (OFF, False), (THINKS, True)]
-)
-def test_whether_thoughts_are_opened_is_what_stands_before_the_policy_speaks(
-    template: str, opens: bool
-) -> None:
-    tokenizer = chatml_tokenizer()
-    tokenizer.chat_template = template
-    chat = ChatTokenizer(tokenizer)
-    assert chat.thinks_after(chat.prompt([user_message("<think>")])) == opens
-
-
-def test_a_turn_that_ends_within_thoughts_that_the_template_opens_has_no_answer() -> None:
-    tokenizer = chatml_tokenizer()
-    tokenizer.chat_template = THINKS
-    dialogue = Dialogue(ChatTokenizer(tokenizer), [user_message("2+2?")], end_ids(tokenizer))
-    cut_off = dialogue.add_turn(said(tokenizer, "2+2 is 4, so", "length"))
-    dialogue.add_messages([user_message("and?")])
-    whole = dialogue.add_turn(said(tokenizer, "4\n</think>\n\nIt is 4.<|im_end|>"))
-    assert (cut_off.text, whole.text) == ("", "It is 4.")
-    assert [each["content"] for each in dialogue.messages] == [
-        "2+2?",
-        "<think>2+2 is 4, so",  # Else a reader of messages would take it for an answer.
-        "and?",
-        "4\n</think>\n\nIt is 4.",
-    ]
-    # All that was sampled is trained, thoughts too: 12 characters, then 20 and the end.
-    assert sum(dialogue.response_mask) == 12 + 20 + 1
-
-
-def test_the_end_of_a_given_turn_is_what_the_template_writes_before_what_follows() -> None:
-    """As GLM's, whose turns end with the beginning of the next: of a tool's result another than of a user."""
-    tokenizer = chatml_tokenizer()
-    marks = ["<|user|>", "<|tool|>", "<|assistant|>"]
-    tokenizer.add_tokens([AddedToken(mark, special=True) for mark in marks])
-    tokenizer.chat_template = (
-        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
-        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-    )
-    ends = frozenset(tokenizer.convert_tokens_to_ids(marks[:2]))
-    result: Message = {"role": "tool", "content": "7"}
-    turns = [assistant_message("look"), result, assistant_message("7.")]
-    ids, mask = ChatTokenizer(tokenizer).completion(turns, ends)
-    assert "".join(tokenizer.convert_ids_to_tokens(ids)) == "look<|tool|>7<|assistant|>7.<|user|>"
-    trained = [token for token, bit in zip(ids, mask, strict=True) if bit]
-    assert "".join(tokenizer.convert_ids_to_tokens(trained)) == "look<|tool|>7.<|user|>"
-
-
-def test_a_template_may_open_thoughts_by_what_a_message_says() -> None:
-    """As Nemotron-Nano-v2's does: `/no_think` ends them before the policy speaks."""
-    tokenizer = chatml_tokenizer()
-    opening = "<think>\n{% if '/no_think' in messages[-1].content %}</think>\n{% endif %}"
-    tokenizer.chat_template = CHATML.replace("assistant\n{% endif %}", f"assistant\n{opening}{{% endif %}}")
-    dialogue = Dialogue(ChatTokenizer(tokenizer), [user_message("2+2? /no_think")], end_ids(tokenizer))
-    first = dialogue.add_turn(said(tokenizer, "4<|im_end|>"))
-    dialogue.add_messages([user_message("and?")])
-    second = dialogue.add_turn(said(tokenizer, "4</think>5<|im_end|>"))
-    assert [(turn.thoughts, turn.text) for turn in (first, second)] == [("", "4"), ("4</think>", "5")]
-
-
-@pytest.mark.parametrize("tools", [(), (SEARCH,)])
-def test_thoughts_are_told_from_the_answer_also_where_their_marks_are_special_tokens(
-    tools: tuple[ToolSchema, ...],
-) -> None:
-    tokenizer = chatml_tokenizer()
-    tokenizer.add_tokens([AddedToken(mark, special=True) for mark in ("<think>", "</think>", "<pad>")])
-    dialogue = Dialogue(ChatTokenizer(tokenizer), [user_message("2+2?")], end_ids(tokenizer), tools)
-    turn = dialogue.add_turn(said(tokenizer, "<think>3?</think><pad>4<|im_end|>"))
-    assert (turn.thoughts, turn.text) == ("<think>3?</think>", "4")

@@ -9,24 +9,32 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from tokenizers import AddedToken
 
 from erl_pipeline.config.prompts import PromptTemplates
 from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.interface import Environment, Transition
-from erl_pipeline.environments.messages import AssistantTurn
+from erl_pipeline.environments.messages import AssistantTurn, ToolSchema, user_message
 from erl_pipeline.environments.prompt_format import ChatPrompts
 from erl_pipeline.episodes.agent_attempt import _trace
 from erl_pipeline.episodes.context import EpisodeContext, EpisodeIdentity, SampleRequest
-from erl_pipeline.episodes.dialogue import ChatTokenizer
+from erl_pipeline.episodes.dialogue import ChatTokenizer, Dialogue
 from erl_pipeline.episodes.gateway.sequences import SampledSequence
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
 from erl_pipeline.methods.erl.episode import ErlRules, run_episode
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.script import PROVENANCE, TASK, limits
 from tests.erl_pipeline.episodes.scripted_environment import Scripted, ends
-from tests.erl_pipeline.episodes.test_dialogue import CHATML, THINKS, chatml_tokenizer, end_ids, said
+from tests.erl_pipeline.episodes.test_dialogue import (
+    CHATML,
+    SEARCH,
+    chatml_tokenizer,
+    end_ids,
+    said,
+)
+from tests.erl_pipeline.episodes.thinking_templates import HYBRID, OFF, THINKS
 
 LAKE = FrozenLakeConfig(format="prose", action_mode="step", world_seed=0)
 
@@ -111,3 +119,63 @@ def test_what_a_reflection_is_shown_of_an_agent_has_no_thoughts() -> None:
     sequence = SampledSequence((), (), 0, 1)
     sequence.messages = [{"role": "assistant", "content": "<think>\nUp?\n</think>\n\ndown"}]
     assert _trace([sequence]) == "assistant: down"
+
+
+def test_tools_are_known_also_where_the_template_ends_thoughts_before_the_policy_speaks() -> None:
+    tokenizer = chatml_tokenizer()
+    for template in (HYBRID, OFF):
+        tokenizer.chat_template = template
+        assert ChatTokenizer(tokenizer).knows_tools
+
+
+@pytest.mark.parametrize(
+    ("template", "opens"), [(CHATML, False), (HYBRID, False), (OFF, False), (THINKS, True)]
+)
+def test_whether_thoughts_are_opened_is_what_stands_before_the_policy_speaks(
+    template: str, opens: bool
+) -> None:
+    tokenizer = chatml_tokenizer()
+    tokenizer.chat_template = template
+    chat = ChatTokenizer(tokenizer)
+    assert chat.thinks_after(chat.prompt([user_message("<think>")])) == opens
+
+
+def test_a_turn_that_ends_within_thoughts_that_the_template_opens_has_no_answer() -> None:
+    tokenizer = chatml_tokenizer()
+    tokenizer.chat_template = THINKS
+    dialogue = Dialogue(ChatTokenizer(tokenizer), [user_message("2+2?")], end_ids(tokenizer))
+    cut_off = dialogue.add_turn(said(tokenizer, "2+2 is 4, so", "length"))
+    dialogue.add_messages([user_message("and?")])
+    whole = dialogue.add_turn(said(tokenizer, "4\n</think>\n\nIt is 4.<|im_end|>"))
+    assert (cut_off.text, whole.text) == ("", "It is 4.")
+    assert [each["content"] for each in dialogue.messages] == [
+        "2+2?",
+        "<think>2+2 is 4, so",  # Else a reader of messages would take it for an answer.
+        "and?",
+        "4\n</think>\n\nIt is 4.",
+    ]
+    # All that was sampled is trained, thoughts too: 12 characters, then 20 and the end.
+    assert sum(dialogue.response_mask) == 12 + 20 + 1
+
+
+def test_a_template_may_open_thoughts_by_what_a_message_says() -> None:
+    """As Nemotron-Nano-v2's does: `/no_think` ends them before the policy speaks."""
+    tokenizer = chatml_tokenizer()
+    opening = "<think>\n{% if '/no_think' in messages[-1].content %}</think>\n{% endif %}"
+    tokenizer.chat_template = CHATML.replace("assistant\n{% endif %}", f"assistant\n{opening}{{% endif %}}")
+    dialogue = Dialogue(ChatTokenizer(tokenizer), [user_message("2+2? /no_think")], end_ids(tokenizer))
+    first = dialogue.add_turn(said(tokenizer, "4<|im_end|>"))
+    dialogue.add_messages([user_message("and?")])
+    second = dialogue.add_turn(said(tokenizer, "4</think>5<|im_end|>"))
+    assert [(turn.thoughts, turn.text) for turn in (first, second)] == [("", "4"), ("4</think>", "5")]
+
+
+@pytest.mark.parametrize("tools", [(), (SEARCH,)])
+def test_thoughts_are_told_from_the_answer_also_where_their_marks_are_special_tokens(
+    tools: tuple[ToolSchema, ...],
+) -> None:
+    tokenizer = chatml_tokenizer()
+    tokenizer.add_tokens([AddedToken(mark, special=True) for mark in ("<think>", "</think>", "<pad>")])
+    dialogue = Dialogue(ChatTokenizer(tokenizer), [user_message("2+2?")], end_ids(tokenizer), tools)
+    turn = dialogue.add_turn(said(tokenizer, "<think>3?</think><pad>4<|im_end|>"))
+    assert (turn.thoughts, turn.text) == ("<think>3?</think>", "4")
