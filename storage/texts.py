@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 REPLACED_TEXTS = "replaced_texts"
@@ -66,18 +67,20 @@ def read_json(text: str) -> Any:
     Raises `ValueError`, which says what the text is or has, for one that Python reads, but that other readers
     of a table could not: with NaN, Infinity or a number beyond 64 bits in it, or nested too deeply.
     """
-    try:
+    with _json_errors():
         return json.loads(text, parse_constant=_no_number, parse_float=_finite, parse_int=_whole)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"is not JSON: {error}") from error
-    except RecursionError as error:
-        raise ValueError(f"is nested deeper than {MOST_LEVELS} levels") from error
 
 
 def read_json_at(text: str, place: int) -> tuple[Any, int]:
     """The JSON value that begins at a place in a text, and where it ends; raises as `read_json`."""
-    try:
+    with _json_errors():
         return _AT_A_PLACE.raw_decode(text, place)
+
+
+@contextmanager
+def _json_errors() -> Iterator[None]:
+    try:
+        yield
     except json.JSONDecodeError as error:
         raise ValueError(f"is not JSON: {error}") from error
     except RecursionError as error:

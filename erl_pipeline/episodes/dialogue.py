@@ -125,11 +125,10 @@ class ChatTokenizer:
         tools, asked = json.dumps([_SOME_TOOL]), _OPENING[:1]
         if self._render(asked, tools) == self._render(asked, "[]"):
             return None
-        called = _frozen({"role": "assistant", "content": "", "tool_calls": [_SOME_CALL]})
         # No call begins as the stand-in, so it shows where turns begin. What the template opens a turn with
         # does not: `<think>` has the first characters of `<tool_call>`.
         spoken = self._render(_OPENING, tools, opens_turn=False)
-        written = self._render((*asked, called), tools, opens_turn=False)
+        written = self._render((*asked, _calling(_SOME_CALL)), tools, opens_turn=False)
         pairs = enumerate(zip(spoken, written, strict=False))
         turn = written[next((place for place, (a, b) in pairs if a != b), len(written)) :]
         result = _frozen({"role": "tool", "content": _RESULT, "tool_call_id": "call00000", "name": "look"})
@@ -144,8 +143,7 @@ class ChatTokenizer:
     @cached_property
     def shows_several_calls(self) -> bool:
         """Whether the chat template shows a turn with several calls. Llama 3's refuses such a history."""
-        calls: list[CalledTool] = [_SOME_CALL, {**_SOME_CALL, "id": "call00001"}]
-        called = _frozen({"role": "assistant", "content": "", "tool_calls": calls})
+        called = _calling(_SOME_CALL, {**_SOME_CALL, "id": "call00001"})
         try:
             self._render((_OPENING[0], called), json.dumps([_SOME_TOOL]), opens_turn=False)
         except TemplateError:
@@ -335,6 +333,11 @@ def _frozen(message: Message) -> _Frozen:
     if len(message) == 2:
         return message["role"], message["content"]
     return message["role"], message["content"], json.dumps(message)
+
+
+def _calling(*calls: CalledTool) -> _Frozen:
+    """A turn that calls tools and says nothing."""
+    return _frozen({"role": "assistant", "content": "", "tool_calls": list(calls)})
 
 
 def _with_ids(message: Message, shown: Callable[[str], str]) -> Message:

@@ -95,7 +95,7 @@ def _rewrite_log(store_uri: str, run: str, user: NamedUser) -> None:
 
     for path in paths:
         counts = ReadTraffic()
-        # What a server writes had no turns of the user.
+        # A segment that a server writes had nothing of the user above, or this would have ended there.
         if is_being_written(path) or (all(map(keeps, read_traffic([path], counts))) and not counts.torn):
             continue
         rewrite_segment(path, keeps)

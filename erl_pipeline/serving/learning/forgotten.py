@@ -35,10 +35,10 @@ def learned_from_forgotten(store_uri: str, checkpoint_id: str, since: str | None
             artifact_id = waiting.pop()
             manifest = None if artifact_id in seen else store.find(artifact_id)
             seen.add(artifact_id)
-            # What a run has sampled itself has many shards.
-            if manifest is None or (manifest.kind == "rollouts" and not may_be_traffic_run(manifest.run)):
+            if manifest is None or manifest.kind == "checkpoint":
                 continue
-            if manifest.kind == "checkpoint":
+            # What a run has sampled itself has many shards.
+            if manifest.kind == "rollouts" and not may_be_traffic_run(manifest.run):
                 continue
             if manifest.stage == COLLECT_STAGE:
                 forgotten = _forgotten_at(store, artifact_id)

@@ -264,7 +264,7 @@ def test_a_segment_that_a_server_writes_is_left_alone(served: Served) -> None:
 def test_a_server_that_starts_meanwhile_keeps_the_user_from_being_told_forgotten(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It logs a turn of the user after it was looked for the user's records."""
+    """It logs a turn of the user after the user's records were looked for."""
     log = TrafficLog(served.store.uri, RUN)
 
     def finds(*given: Any) -> UserTraces:
